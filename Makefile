@@ -1,0 +1,49 @@
+# make demo    set up and run the paper's Section 5.1: ten clients that disagree
+# make test    set up and run all tests
+# make check   format, lint, types, tests
+# make bench   speed, side by side with peers (installs PyTorch, BlackJAX and others)
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+# pip older than 25.1 does not know dependency groups, so a fresh environment takes a newer pip first
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: demo test check bench clean
+
+$(VENV)/.pip:
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) "pip>=25.1"
+	touch $@
+
+$(VENV)/.demo: $(VENV)/.pip pyproject.toml
+	$(PIP) --editable ".[plots]"
+	touch $@
+
+$(VENV)/.test: $(VENV)/.pip pyproject.toml
+	$(PIP) --editable ".[plots,arviz]" --group dev
+	touch $@
+
+demo: $(VENV)/.demo
+	$(BIN)/python -m fsgld.experiments.blobs
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest --numprocesses auto --durations 10
+
+check: $(VENV)/.test
+	$(BIN)/ruff format .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(MAKE) test
+
+bench: $(VENV)-bench/.bench
+	$(VENV)-bench/bin/python benchmarks/run.py
+
+$(VENV)-bench/.bench: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-bench
+	$(VENV)-bench/bin/python -m pip install --quiet "pip>=25.1"
+	$(VENV)-bench/bin/python -m pip install --quiet --editable . --group bench
+	touch $@
+
+clean:
+	rm -rf $(VENV) $(VENV)-bench .pytest_cache .mypy_cache .ruff_cache .hypothesis

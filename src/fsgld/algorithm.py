@@ -1,0 +1,119 @@
+"""ALGORITHM 1 of the paper, line by line: the client's Update and the server's Reassign_chain.
+
+Letters are the paper's: θ (theta), client s, its N_s rows x_s, mini-batch size m, selection
+probability f_s, surrogate q_s and their product q, step size h_t, noise η_t = √h_t ξ_t, T local steps.
+Engines move these functions about and add no mathematics.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+from jaxtyping import Array, Float, Int, Key, UInt32
+
+from fsgld.dynamics import Dynamics, State
+from fsgld.likelihood import Likelihood, Memo
+from fsgld.model import FlatModel, Row
+from fsgld.randomness import Numbers, pick_client, pick_rows
+from fsgld.surrogates import Gaussian
+
+
+class Client(NamedTuple):
+    """What client s holds when a chain arrives."""
+
+    rows: Row  # a table with x_s in it; at a real site nothing else is in it
+    start: Int[Array, ""]  # where x_s begins in the table
+    size: Int[Array, ""]  # N_s
+    prob: Float[Array, ""]  # f_s
+    conducive: Gaussian  # α (q − q_s / f_s), formed once a visit
+    memo: Memo  # what the likelihood slot keeps: nothing, or the anchor a and G_s(a)
+
+
+class Rules(NamedTuple):
+    """What is fixed when a program is compiled."""
+
+    model: FlatModel
+    likelihood: Likelihood
+    batch_size: int  # m
+    record: int = 1  # keep every so-many-th θ; it divides T
+
+
+def client_update(
+    rules: Rules, dynamics: Dynamics, client: Client, state: State, numbers: Numbers
+) -> tuple[State, Float[Array, "kept d"]]:
+    """Client-side Update(T, θ_0, s): T steps on the client's own rows.
+
+    With d_s the DSGLD estimator and g_s = ∇log q − (1/f_s) ∇log q_s the conducive gradient,
+
+        θ_{t+1} = θ_t + (h_t/2)(d_s + α g_s) + η_t          (Eq. 5; Remark 1 for α)
+
+    for `langevin`; other dynamics use the same estimate d_s + α g_s. Two calls with half of the
+    numbers each do the same as one call with all of them.
+    """
+    model, likelihood, f_s = rules.model, rules.likelihood, client.prob
+    scale = client.size / rules.batch_size  # N_s/m
+
+    def sample_minibatch(index: Int[Array, " m"]) -> tuple[Row, Array | None]:
+        batch = _take(client.rows, index)
+        return batch, likelihood.offset(model, client.memo, batch, scale)
+
+    def step(state: State, draw: tuple[Any, Array]) -> tuple[State, None]:
+        minibatch, xi = draw
+        # Sample a mini-batch of size m from x_s
+        batch, offset = minibatch if ahead else sample_minibatch(minibatch)
+        # d_s ← ∇log p(θ) + (1/f_s) (N_s/m) ∇log p(x_s^(m) | θ)
+        likelihood_gradient = likelihood.gradient(model, state.theta, batch, scale, offset)
+        d_s = model.grad_log_prior(state.theta) + likelihood_gradient / f_s
+        # g_s ← −(1/f_s) ∇log q_s(θ) + ∇log q(θ)
+        g_s = client.conducive.grad_log(state.theta)
+        # θ_{t+1} ← θ_t + (h_t/2)(d_s + g_s) + η_t
+        return dynamics.step(state, d_s + g_s, xi), None
+
+    index = client.start + pick_rows(numbers.row_bits, client.size)
+    ahead = _fits_in_cache(client.rows, rules.batch_size)
+    minibatches = jax.vmap(sample_minibatch)(index) if ahead else index
+    # for t = 0 … T−1
+    return _scan_and_record(step, state, (minibatches, numbers.xi), rules.record)
+
+
+def reassign_chain(key: Key[Array, ""], thresholds: UInt32[Array, " edges"]) -> Int[Array, ""]:
+    """Server-side Reassign_chain: c ~ Categorical(f_1, …, f_S), the client that is next.
+
+    `thresholds` are the probabilities as `randomness.thresholds` writes them. Storing the
+    received chain and passing it on is the engine's part.
+    """
+    return pick_client(key, thresholds)
+
+
+def conducive(total: Gaussian, q_s: Gaussian, f_s: Array | float, alpha: Array | float) -> Gaussian:
+    """Form log(q / q_s^(1/f_s))^α, whose gradient is the conducive gradient α g_s (Eq. 6)."""
+    return alpha * (total - q_s / f_s)
+
+
+def _take(rows: Row, index: Int[Array, "..."]) -> Row:
+    """Fetch rows; the index is in bounds by construction."""
+    return jax.tree.map(lambda leaf: leaf.at[index].get(mode="promise_in_bounds"), rows)
+
+
+def _fits_in_cache(rows: Row, m: int) -> bool:
+    """Whether mini-batches are small enough to fetch those of all steps before the first."""
+    bytes_per_row = sum(leaf.nbytes // max(len(leaf), 1) for leaf in jax.tree.leaves(rows))
+    return m * bytes_per_row <= 4096
+
+
+def _scan_and_record(step: Any, state: State, xs: Any, record: int) -> tuple[State, Array]:
+    """Run a step over xs and keep every record-th θ."""
+
+    def stretch(state: State, xs: Any) -> tuple[State, Array]:
+        state, _ = jax.lax.scan(step, state, xs)
+        return state, state.theta
+
+    steps = len(jax.tree.leaves(xs)[0])
+    if record == steps:
+        state, theta = stretch(state, xs)
+        return state, theta[None]
+    if record == 1:
+        return jax.lax.scan(lambda s, x: (lambda r: (r, r.theta))(step(s, x)[0]), state, xs)
+    fold = lambda leaf: leaf.reshape(steps // record, record, *leaf.shape[1:])  # noqa: E731
+    return jax.lax.scan(stretch, state, jax.tree.map(fold, xs))

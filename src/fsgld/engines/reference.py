@@ -1,0 +1,49 @@
+"""The reference engine: a plain loop, one call of `client_update` per chain and round.
+
+It is the meaning of the other engines. To step through it with a debugger, wrap the call to
+`fsgld.sample(..., engine="reference")` in `with jax.disable_jit():`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, Key
+
+from fsgld.algorithm import Rules, client_update, reassign_chain
+from fsgld.dynamics import Dynamics, State
+from fsgld.engines import Federation, Plan, Trace
+from fsgld.randomness import numbers, round_keys
+
+_update = partial(jax.jit, static_argnums=0)(client_update)
+
+
+def advance(
+    rules: Rules,
+    plan: Plan,
+    dynamics: Dynamics,
+    federation: Federation,
+    states: State,
+    root: Key[Array, ""],
+    first_round: Int[Array, ""] | int,
+) -> tuple[State, Trace]:
+    """Take every chain `plan.rounds` rounds further."""
+    d, dtype = states.theta.shape[-1], states.theta.dtype
+    ends, traces = [], []
+    for c in range(plan.chains):
+        state = jax.tree.map(lambda leaf, c=c: leaf[c], states)
+        for r in range(int(first_round), int(first_round) + plan.rounds):
+            keys = round_keys(root, c, r)
+            s = reassign_chain(keys.client, federation.thresholds)
+            steps = numbers(keys, plan.local_steps, rules.batch_size, d, dtype)
+            state, draws = _update(rules, dynamics, federation.client(s), state, steps)
+            traces.append((draws, s, jnp.isfinite(state.theta).all()))
+        ends.append(state)
+    shape = (plan.chains, plan.rounds)
+    stack = lambda *leaves: jnp.stack(leaves).reshape(*shape, *leaves[0].shape)  # noqa: E731
+    return (
+        jax.tree.map(lambda *leaves: jnp.stack(leaves), *ends),
+        Trace(*jax.tree.map(stack, *traces)),
+    )

@@ -1,0 +1,92 @@
+"""A model: a prior and the likelihood of one row, and their gradients on a flat vector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float
+
+from fsgld.errors import InputError
+
+Params = Any
+Row = Any
+Theta = Float[Array, " d"]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A Bayesian model for rows that are independent given the parameters.
+
+    Parameters
+    ----------
+    log_prior
+        `log_prior(params)`, the log density of the prior up to a constant.
+    log_likelihood
+        `log_likelihood(params, row)`, the log density of ONE row; the library sums. A row has
+        the structure of the data without its first axis: an array, a tuple, a dict of columns.
+    init
+        Where chains start: a pytree of arrays, or a function of a JAX key that returns one (then
+        every chain has its own start). It also fixes the structure of the parameters.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> normal_mean = Model(
+    ...     log_prior=lambda p: -0.5 * jnp.sum(p["mu"] ** 2),
+    ...     log_likelihood=lambda p, x: -0.5 * jnp.sum((x - p["mu"]) ** 2),
+    ...     init={"mu": jnp.zeros(2)},
+    ... )
+    """
+
+    log_prior: Callable[[Params], Array]
+    log_likelihood: Callable[[Params, Row], Array]
+    init: Params | Callable[[Array], Params]
+
+    def start(self, key: Array | None = None) -> Params:
+        """Give the start of one chain as a pytree of floating-point arrays."""
+        params = self.init
+        if callable(params):
+            params = params(jax.random.key(0) if key is None else key)
+        return jax.tree.map(_as_float, params)
+
+    def flatten(self) -> FlatModel:
+        """See the model as a function of the flat vector θ."""
+        _, unravel = ravel_pytree(self.start())
+        return FlatModel(self.log_prior, self.log_likelihood, unravel)
+
+
+class FlatModel(NamedTuple):
+    """The model on the flat vector θ. Hashable, so compiled programs are found again."""
+
+    prior: Callable[[Params], Array]
+    likelihood: Callable[[Params, Row], Array]
+    unravel: Callable[[Theta], Params]
+
+    def log_prior(self, theta: Theta) -> Float[Array, ""]:
+        """Evaluate log p(θ)."""
+        return self.prior(self.unravel(theta))
+
+    def log_likelihood(self, theta: Theta, rows: Row) -> Float[Array, " m"]:
+        """Evaluate log p(x_i | θ) for every row of a batch."""
+        return jax.vmap(self.likelihood, in_axes=(None, 0))(self.unravel(theta), rows)
+
+    def grad_log_prior(self, theta: Theta) -> Theta:
+        """Evaluate ∇log p(θ)."""
+        return jax.grad(self.log_prior)(theta)
+
+    def grad_log_likelihood(self, theta: Theta, rows: Row) -> Theta:
+        """Evaluate Σ_i ∇log p(x_i | θ) over the rows of a batch."""
+        return jax.grad(lambda t: jnp.sum(self.log_likelihood(t, rows)))(theta)
+
+
+def _as_float(leaf: Any) -> Array:
+    """Turn a parameter into a floating-point array, or say why it cannot be one."""
+    array = jnp.asarray(leaf)
+    if jnp.issubdtype(array.dtype, jnp.complexfloating):
+        raise InputError(f"parameters must be real; init holds an array of dtype {array.dtype}")
+    return array.astype(jnp.promote_types(array.dtype, jnp.float32))

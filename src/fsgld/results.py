@@ -1,0 +1,308 @@
+"""`Result`: the draws of a run, and all that a reader needs to trust or distrust them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fsgld import diagnostics
+from fsgld.errors import InputError
+from fsgld.model import Params
+from fsgld.run import Record
+
+
+class Status(NamedTuple):
+    """How one chain ended: None for `round` and `client` if it ran to the end."""
+
+    chain: int
+    draws: int  # finite draws kept
+    round: int | None = None
+    client: str | None = None
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the chain left the finite numbers."""
+        return self.round is not None
+
+    def __str__(self) -> str:
+        if not self.diverged:
+            return f"chain {self.chain}: {self.draws} draws"
+        return (
+            f"chain {self.chain} diverged in round {self.round} at {self.client};"
+            f" {self.draws} finite draws kept"
+        )
+
+
+class Summary(NamedTuple):
+    """A table of posterior statistics, one row a parameter, and notes in words."""
+
+    names: tuple[str, ...]
+    columns: dict[str, np.ndarray]
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        width = max(map(len, self.names))
+        lines = [" " * width + "".join(f"{name:>10}" for name in self.columns)]
+        for i, name in enumerate(self.names):
+            cells = (_cell(key, column[i]) for key, column in self.columns.items())
+            lines.append(name.ljust(width) + "".join(cells))
+        return "\n".join([*lines, *self.notes])
+
+
+@dataclass(frozen=True)
+class Result:
+    """The draws of a run and what happened on the way.
+
+    Attributes
+    ----------
+    draws
+        A pytree like the model's parameters; leaves have shape (chains, draws, …). After a chain
+        diverged its draws are NaN; `status` and `summary()` say so.
+    draw_rounds
+        The round each draw comes from, shape (draws,).
+    visited
+        The client each chain visited in each round, shape (chains, rounds), as indices.
+    clients
+        The clients' names.
+    status
+        One `Status` a chain.
+    settings, timings
+        What was run, and the seconds it took.
+    """
+
+    draws: Params
+    draw_rounds: np.ndarray
+    visited: np.ndarray
+    clients: tuple[str, ...]
+    status: tuple[Status, ...]
+    settings: dict[str, Any]
+    timings: dict[str, float]
+
+    @staticmethod
+    def from_record(
+        record: Record, unravel: Callable[[Any], Params], clients: tuple[str, ...],
+        settings: dict[str, Any], timings: dict[str, float],
+    ) -> Result:  # fmt: skip
+        """Wrap what the driver left: find divergences, give draws their structure."""
+        flat = record.draws
+        good = np.logical_and.accumulate(np.isfinite(flat).all(-1), axis=1)
+        flat = np.where(good[..., None], flat, np.nan)
+        draws = jax.tree.map(np.asarray, jax.vmap(jax.vmap(unravel))(jnp.asarray(flat)))
+        status = tuple(
+            _status(c, good[c], record.finite[c], record.visited[c], clients)
+            for c in range(len(flat))
+        )
+        return Result(draws, record.draw_rounds, record.visited, clients, status, settings, timings)
+
+    def problems(self) -> list[str]:
+        """Say in words what went wrong; empty if nothing did."""
+        lines = [f"{status}; use a smaller step_size, or other surrogates"
+                 for status in self.status if status.diverged]  # fmt: skip
+        never = set(range(len(self.clients))) - set(np.unique(self.visited).tolist())
+        if never:
+            names = ", ".join(self.clients[s] for s in sorted(never)[:5])
+            more = f" and {len(never) - 5} more" if len(never) > 5 else ""
+            lines.append(f"never visited: {names}{more}; run more rounds")
+        return lines
+
+    def flat_draws(self) -> tuple[tuple[str, ...], np.ndarray]:
+        """Name every scalar parameter, and give the draws as (chains, draws, d)."""
+        names, arrays = [], []
+        for path, leaf in jax.tree_util.tree_leaves_with_path(self.draws):
+            stem = jax.tree_util.keystr(path, simple=True, separator=".") or "theta"
+            shape = leaf.shape[2:]
+            names += [stem + (str(list(i)) if shape else "") for i in np.ndindex(*shape)]
+            arrays.append(leaf.reshape(*leaf.shape[:2], -1))
+        return tuple(names), np.concatenate(arrays, -1)
+
+    def summary(self, interval: float = 0.94) -> Summary:
+        """Summarise each parameter over the chains that did not diverge.
+
+        Columns are mean, sd, the ends of the equal-tailed interval, the Monte Carlo error of the
+        mean, bulk and tail effective sample size, and rank-normalised split R-hat.
+        """
+        names, draws = self.flat_draws()
+        whole = draws[[not status.diverged for status in self.status]].astype(float)
+        notes = self.problems()
+        if not len(whole):
+            notes.insert(0, "no chain ran to the end: there is nothing to summarise")
+            return Summary(names, {"mean": np.full(len(names), np.nan)}, tuple(notes))
+        low, high = diagnostics.interval(whole, interval)
+        columns = {
+            "mean": whole.mean((0, 1)), "sd": whole.std((0, 1), ddof=1),
+            f"{50 - 50 * interval:g}%": low, f"{50 + 50 * interval:g}%": high,
+            "mcse": diagnostics.mcse_mean(whole), "ess_bulk": diagnostics.ess_bulk(whole),
+            "ess_tail": diagnostics.ess_tail(whole), "r_hat": diagnostics.rhat(whole),
+        }  # fmt: skip
+        return Summary(names, columns, tuple(notes + _thin_evidence(names, columns)))
+
+    def to_arviz(self) -> Any:
+        """Convert to `arviz.InferenceData`; sample_stats hold each draw's client and round."""
+        try:
+            import arviz
+        except ImportError:
+            raise ImportError("to_arviz needs ArviZ: pip install 'fsgld[arviz]'") from None
+        posterior = {
+            jax.tree_util.keystr(path, simple=True, separator=".") or "theta": leaf
+            for path, leaf in jax.tree_util.tree_leaves_with_path(self.draws)
+        }
+        shape = (len(self.visited), len(self.draw_rounds))
+        stats = {
+            "client": self.visited[:, self.draw_rounds],
+            "round": np.broadcast_to(self.draw_rounds, shape),
+            "diverging": ~np.isfinite(self.flat_draws()[1]).all(-1),
+        }
+        data = arviz.from_dict(posterior=posterior, sample_stats=stats)
+        data.posterior.attrs |= {
+            "clients": list(self.clients),
+            "settings": json.dumps(self.settings),
+        }
+        return data
+
+    def predict(
+        self, function: Callable[[Params, Any], Any], data: Any, draws: int | None = None
+    ) -> Any:
+        """Evaluate function(params, row) for every kept draw and every row.
+
+        Parameters
+        ----------
+        function
+            For example a predicted mean, a class probability, or the model's log_likelihood.
+        data
+            Rows of the structure that `function` takes.
+        draws
+            Use so many draws, evenly spaced, instead of all.
+
+        Returns
+        -------
+        Array or pytree
+            With leading axes (draws, rows); draws of chains that diverged are left out.
+        """
+        rows = jax.vmap(function, in_axes=(None, 0))
+        return self._each_draw(lambda i, params: rows(params, data), draws)
+
+    def posterior_predictive(
+        self,
+        simulate: Callable[[Any, Params, Any], Any],
+        data: Any,
+        draws: int = 200,
+        seed: int = 0,
+    ) -> Any:
+        """Simulate replicated rows, simulate(key, params, row), for `draws` draws × all rows."""
+        count, root = len(jax.tree.leaves(data)[0]), jax.random.key(seed)
+        rows = jax.vmap(simulate, in_axes=(0, None, 0))
+
+        def one(i: Any, params: Params) -> Any:
+            return rows(jax.random.split(jax.random.fold_in(root, i), count), params, data)
+
+        return self._each_draw(one, draws)
+
+    def _each_draw(self, function: Callable[[Any, Params], Any], draws: int | None) -> Any:
+        """Map function(index, params) over evenly spaced draws of the chains that ran to the end."""
+        alive = [not status.diverged for status in self.status]
+        merged = jax.tree.map(lambda leaf: leaf[alive].reshape(-1, *leaf.shape[2:]), self.draws)
+        count = len(jax.tree.leaves(merged)[0])
+        if count == 0:
+            raise InputError("no chain ran to the end, so there is nothing to predict from")
+        chosen = np.linspace(0, count - 1, min(draws or count, count)).astype(int)
+        params = jax.tree.map(lambda leaf: jnp.asarray(leaf[chosen]), merged)
+        each = jax.jit(lambda i, p: jax.lax.map(lambda pair: function(*pair), (i, p)))
+        return each(jnp.arange(len(chosen)), params)
+
+    def save(self, file: str | Path) -> None:
+        """Write an .npz archive (arrays and JSON, no pickle) that `Result.load` reads."""
+        leaves, _ = jax.tree.flatten(self.draws)
+        meta = {
+            "format": "fsgld result 1", "structure": _structure(self.draws, iter(range(len(leaves)))),
+            "clients": self.clients, "status": self.status, "settings": self.settings,
+            "timings": self.timings,
+        }  # fmt: skip
+        arrays = {f"draws_{i}": leaf for i, leaf in enumerate(leaves)}
+        with Path(file).open("wb") as stream:
+            np.savez_compressed(
+                stream, meta=np.array(json.dumps(meta)), draw_rounds=self.draw_rounds,
+                visited=self.visited, **arrays,
+            )  # fmt: skip
+
+    @staticmethod
+    def load(file: str | Path) -> Result:
+        """Read what `save` wrote. Parameters in custom containers come back as dicts by path."""
+        try:
+            with np.load(file, allow_pickle=False) as archive:
+                arrays = {name: archive[name] for name in archive.files}
+            meta = json.loads(str(arrays["meta"]))
+            assert meta["format"] == "fsgld result 1"
+        except FileNotFoundError:
+            raise
+        except Exception:
+            raise InputError(f"{file} is not a result written by fsgld.Result.save") from None
+        return Result(
+            _rebuild(meta["structure"], arrays), arrays["draw_rounds"], arrays["visited"],
+            tuple(meta["clients"]), tuple(Status(*s) for s in meta["status"]), meta["settings"],
+            meta["timings"],
+        )  # fmt: skip
+
+
+def _status(
+    c: int, good: np.ndarray, finite: np.ndarray, visited: np.ndarray, clients: tuple[str, ...]
+) -> Status:
+    """Find the first round, if any, after which a chain was not finite."""
+    if finite.all():
+        return Status(c, int(good.sum()))
+    r = int(np.argmin(finite))
+    return Status(c, int(good.sum()), r, clients[visited[r]])
+
+
+def _cell(name: str, value: float) -> str:
+    """Format one cell of the summary."""
+    if name.startswith("ess"):
+        return f"{value:>10.0f}"
+    return f"{value:>10.3f}" if name == "r_hat" else f"{value:>10.4g}"
+
+
+def _thin_evidence(names: tuple[str, ...], columns: dict[str, np.ndarray]) -> list[str]:
+    """Say in words when the draws are too few or the chains disagree."""
+    notes = []
+    rhat, ess = columns["r_hat"], np.fmin(columns["ess_bulk"], columns["ess_tail"])
+    if np.any(rhat > 1.01):
+        worst = int(np.nanargmax(rhat))
+        notes.append(f"chains disagree: R-hat is {rhat[worst]:.3f} for {names[worst]}; run longer")
+    if np.any(ess < 400):
+        worst = int(np.nanargmin(ess))
+        notes.append(f"few effective draws: {ess[worst]:.0f} for {names[worst]}; run longer")
+    if np.isnan(rhat).any():
+        notes.append("some parameters have too few draws, or constant ones, for R-hat")
+    return notes
+
+
+def _structure(tree: Any, leaf: Any) -> Any:
+    """Write the containers of a pytree as JSON; unknown containers become dicts by path."""
+    if isinstance(tree, dict):
+        return {"dict": {str(k): _structure(tree[k], leaf) for k in sorted(tree)}}
+    if type(tree) in (list, tuple):
+        return {type(tree).__name__: [_structure(item, leaf) for item in tree]}
+    if jax.tree_util.all_leaves([tree]):
+        return next(leaf)
+    paths = jax.tree_util.tree_leaves_with_path(tree)
+    return {"dict": {jax.tree_util.keystr(path, simple=True, separator="."): next(leaf)
+                     for path, _ in paths}}  # fmt: skip
+
+
+def _rebuild(structure: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """Put arrays back into the containers that `_structure` wrote."""
+    if isinstance(structure, int):
+        return arrays[f"draws_{structure}"]
+    if structure is None:
+        return None
+    ((kind, content),) = structure.items()
+    if kind == "dict":
+        return {key: _rebuild(value, arrays) for key, value in content.items()}
+    items = [_rebuild(value, arrays) for value in content]
+    return items if kind == "list" else tuple(items)

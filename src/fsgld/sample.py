@@ -1,0 +1,365 @@
+"""`sample`: check what was given, build the clients, run an engine, wrap the result."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import gcd
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from fsgld import newton, randomness
+from fsgld.algorithm import Rules
+from fsgld.checkpoint import Checkpoint, digest
+from fsgld.dynamics import Dynamics, State, whitened
+from fsgld.engines import Federation, make_plan
+from fsgld.errors import InputError
+from fsgld.likelihood import Likelihood, control_variate, plain
+from fsgld.model import FlatModel, Model, Theta
+from fsgld.results import Result
+from fsgld.run import ENGINES, Keep, run
+from fsgld.shards import Data, Shards, gather
+from fsgld.surrogates import Gaussian
+
+
+def sample(
+    model: Model,
+    shards: list[Data] | dict[str, Data],
+    surrogates: str | Sequence[Gaussian] | Gaussian | None = "auto",
+    *,
+    dynamics: Dynamics | None = None,
+    likelihood: Likelihood | None = None,
+    batch_size: int = 32,
+    local_steps: int = 20,
+    rounds: int = 1000,
+    chains: int = 4,
+    probs: Sequence[float] | np.ndarray | None = None,
+    alpha: float = 1.0,
+    thin: int | None = None,
+    burn_in: int | float = 0.1,
+    seed: int = 0,
+    engine: str = "compiled",
+    checkpoint: str | Path | None = None,
+    progress: bool | None = None,
+) -> Result:
+    """Draw from the posterior of a model given rows that stay at their clients (Algorithm 1).
+
+    Parameters
+    ----------
+    model
+        Prior, likelihood of one row, and start: `fsgld.Model`.
+    shards
+        A list of data sets, one a client, or a dict from client name to data set.
+    surrogates
+        One `fsgld.Gaussian` a client (a list, or `fsgld.fit(...)`); None for DSGLD; "auto"
+        finds the posterior's mode by federated Newton sweeps and anchors every client there.
+    dynamics
+        `langevin`, `whitened`, `sghmc` or `psgld`; by default `whitened(0.1)`, where there are
+        surrogates.
+    likelihood
+        `plain` or `control_variate`; by default the latter where there are surrogates.
+    batch_size, local_steps, rounds, chains
+        Mini-batch size m (with replacement), steps T a visit, visits a chain, and chains.
+    probs
+        Selection probabilities f_s, positive, summing to 1; equal by default.
+    alpha
+        Scales the conducive gradient (Remark 1 of the paper).
+    thin
+        Keep every thin-th step; by default the last of every visit.
+    burn_in
+        Steps to drop first: a whole number of steps, or a share of all steps below 1.
+    seed
+        Same seed, same chain, on every engine.
+    engine
+        "compiled" or "reference".
+    checkpoint
+        A folder; a run that was killed goes on from there when called again.
+    progress
+        Show a progress bar; by default when standard error is a terminal.
+
+    Returns
+    -------
+    Result
+        Draws as a pytree with leading axes (chains, draws), and what happened on the way.
+    """
+    begin = time.perf_counter()
+    _check_settings(locals())
+    table = gather(shards)
+    flat, theta = model.flatten(), ravel_pytree(model.start())[0]
+    _check_model(model, flat, theta, table)
+    f = _check_probs(probs, len(table))
+    _check_finite_at(flat, theta, table, "the model's start (init)")
+
+    root, auto = randomness.root_key(seed), isinstance(surrogates, str)
+    mode = newton.find_mode(flat, theta, table) if auto else None
+    stack = mode.surrogates if mode else _stack(surrogates, table, theta)
+    total = stack.total()
+    dynamics, approximation = _choose_dynamics(
+        dynamics, flat, mode.theta if mode else theta, total, surrogates is None
+    )
+    likelihood = likelihood or (plain if surrogates is None else control_variate)
+    anchor = _choose_anchor(likelihood, theta, mode, approximation)
+    starts = _starts(model, theta, chains, root, approximation if mode else None)
+
+    every = local_steps if thin is None else thin
+    keep = Keep(
+        rounds, gcd(local_steps, every), every, _steps(burn_in, rounds * local_steps), local_steps
+    )
+    if not keep.wanted(np.arange(every, rounds * local_steps + 1, every)).any():
+        raise InputError(
+            f"no draw is left: {rounds * local_steps} steps a chain, of which burn_in drops"
+            f" {keep.burn_in} and thin keeps every {every}-th; run more rounds or drop fewer"
+        )
+    rules = Rules(flat, replace(likelihood, anchor=None), batch_size, keep.record)
+    federation = Federation(
+        table.rows, jnp.asarray(table.starts), jnp.asarray(table.sizes),
+        jnp.asarray(f, theta.dtype), jnp.asarray(randomness.thresholds(f)), stack, total,
+        jnp.asarray(alpha, theta.dtype), _memos(likelihood, flat, anchor, table),
+    )  # fmt: skip
+    plan = make_plan(chains, rounds, local_steps, batch_size, len(theta))
+    states = jax.vmap(dynamics.init)(starts)
+    settings = {
+        "surrogates": _describe_surrogates(surrogates, stack, mode),
+        "dynamics": dynamics.name,
+        "step_size": f"{dynamics.schedule.name} "
+        + ", ".join(f"{k}={float(v):g}" for k, v in dynamics.schedule.numbers.items()),
+        "likelihood": likelihood.name, "batch_size": batch_size, "local_steps": local_steps,
+        "rounds": rounds, "chains": chains, "probs": [float(p) for p in f], "alpha": float(alpha),
+        "thin": every, "burn_in": keep.burn_in, "seed": int(seed), "engine": engine,
+        "dtype": str(theta.dtype), "rows": [int(n) for n in table.sizes],
+    }  # fmt: skip
+    saved = None
+    if checkpoint is not None:
+        digests = _digests(flat, theta, table, dynamics, federation, states)
+        saved = Checkpoint(checkpoint, settings | digests)
+    setup = time.perf_counter() - begin
+    record = run(rules, plan, keep, dynamics, federation, states, root, engine, saved, progress)
+    timings = {"setup": setup, **record.seconds}
+    result = Result.from_record(record, flat.unravel, table.names, settings, timings)
+    for line in result.problems():
+        warnings.warn(line, stacklevel=2)
+    return result
+
+
+def _check_settings(given: dict[str, Any]) -> None:
+    """Check the plain arguments of `sample`."""
+    for name in ("batch_size", "local_steps", "rounds", "chains", "thin"):
+        value = given[name]
+        if name == "thin" and value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+            raise InputError(f"{name} must be a whole number of at least 1; got {value!r}")
+    if given["engine"] not in ENGINES:
+        raise InputError(f"engine must be one of {sorted(ENGINES)}; got {given['engine']!r}")
+    if isinstance(given["surrogates"], str) and given["surrogates"] != "auto":
+        raise InputError(
+            f'surrogates must be "auto", None or a list of fsgld.Gaussian; got'
+            f" {given['surrogates']!r}"
+        )
+    for name, kind in (("model", Model), ("dynamics", Dynamics), ("likelihood", Likelihood)):
+        if given[name] is not None and not isinstance(given[name], kind):
+            hints = {
+                "model": "build it with fsgld.Model(log_prior, log_likelihood, init)",
+                "dynamics": "give fsgld.langevin(step_size), whitened, sghmc or psgld",
+                "likelihood": "give fsgld.plain or fsgld.control_variate",
+            }
+            raise InputError(f"{name} is {given[name]!r:.60}; {hints[name]}")
+    if not np.ndim(given["alpha"]) == 0 or not np.isfinite(given["alpha"]) or given["alpha"] < 0:
+        raise InputError(f"alpha must be a number of at least 0; got {given['alpha']!r}")
+
+
+def _check_probs(probs: Any, clients: int) -> np.ndarray:
+    """Check the selection probabilities f_s."""
+    if probs is None:
+        return np.full(clients, 1 / clients)
+    f = np.asarray(probs, float)
+    if f.shape != (clients,):
+        raise InputError(f"probs must hold one number for each of {clients} clients; got {f.shape}")
+    if not (f > 0).all() or abs(f.sum() - 1) > 1e-6:
+        worst = f" and {f.min():g} at client {f.argmin()}" if not (f > 0).all() else ""
+        raise InputError(
+            f"probs must be positive and sum to 1; got sum {f.sum():.6g} over {clients} clients{worst}"
+        )
+    return f / f.sum()
+
+
+def _steps(burn_in: int | float, steps: int) -> int:
+    """Read burn_in: a share of all steps if it is a float below 1, else a number of steps."""
+    if isinstance(burn_in, bool) or not np.isfinite(burn_in) or burn_in < 0:
+        raise InputError(f"burn_in must be a number of steps or a share below 1; got {burn_in!r}")
+    return int(burn_in * steps) if isinstance(burn_in, float) and burn_in < 1 else int(burn_in)
+
+
+def _check_model(model: Model, flat: FlatModel, theta: Theta, table: Shards) -> None:
+    """Check that prior and likelihood give scalars for one row."""
+    row = jax.tree.map(lambda leaf: leaf[0], table.rows)
+    shapes = jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", row)
+    calls: list[tuple[str, Callable[..., Any], tuple]] = [
+        ("log_prior", model.log_prior, ()),
+        (f"log_likelihood (of one row, {shapes})", model.log_likelihood, (row,)),
+    ]
+    for name, function, arguments in calls:
+        try:
+            out = jax.eval_shape(function, flat.unravel(theta), *arguments)
+        except Exception as error:
+            raise InputError(f"{name} fails at init: {type(error).__name__}: {error}") from error
+        if getattr(out, "shape", None) != ():
+            raise InputError(
+                f"{name} must return one number (a scalar); it returns"
+                f" {getattr(out, 'shape', type(out).__name__)}. Sum inside the function"
+            )
+
+
+def _check_finite_at(flat: FlatModel, theta: Theta, table: Shards, where: str) -> None:
+    """Check that log densities and gradients are finite at θ; name the client and the row."""
+    prior = flat.log_prior(theta), flat.grad_log_prior(theta)
+    if not all(bool(jnp.isfinite(x).all()) for x in prior):
+        raise InputError(
+            f"the log prior or its gradient is not finite at {where} (value {prior[0]:.4g});"
+            " give an init inside the prior's support"
+        )
+    values, G = newton.gradients(flat, theta, table)
+    bad = ~(np.isfinite(values) & np.isfinite(G).all(1))
+    if bad.any():
+        s = int(np.argmax(bad))
+        rows = np.asarray(flat.log_likelihood(theta, table.shard(s)))
+        which = (
+            f"row {int(np.argmax(~np.isfinite(rows)))}"
+            if not np.isfinite(rows).all()
+            else ("its gradient")
+        )
+        raise InputError(
+            f"{table.names[s]}: the log-likelihood is not finite at {where} ({which}); give another"
+            " init, or a likelihood that is finite there"
+        )
+
+
+def _stack(surrogates: Any, table: Shards, theta: Theta) -> Gaussian:
+    """Check the surrogates given and stack them; None is q ≡ 1 for every client."""
+    if surrogates is None:
+        return Gaussian(jnp.zeros((len(table), len(theta)), theta.dtype))
+    if not isinstance(surrogates, Gaussian):
+        items = list(surrogates)
+        if not all(isinstance(q, Gaussian) for q in items):
+            raise InputError(
+                "surrogates must be a list of fsgld.Gaussian, one a client;"
+                f" got {type(items[0]).__name__} items"
+            )
+        if len(items) != len(table):
+            raise InputError(f"got {len(items)} surrogates for {len(table)} clients; give one each")
+        for q, name in zip(items, table.names, strict=True):
+            _check_surrogate(q, name, len(theta))
+        surrogates = Gaussian.stack(items)
+    if surrogates.shift.shape != (len(table), len(theta)):
+        raise InputError(
+            f"stacked surrogates must have shape {(len(table), len(theta))} (clients, parameters);"
+            f" got {surrogates.shift.shape}"
+        )
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, theta.dtype), surrogates)
+
+
+def _check_surrogate(q: Gaussian, name: str, d: int) -> None:
+    """Check one client's surrogate: size, symmetry of form, finiteness."""
+    precision = None if q.precision is None else q.precision.shape
+    if q.shift.shape != (d,) or precision not in (None, (d,), (d, d)):
+        raise InputError(
+            f"{name}: the surrogate has shift of shape {q.shift.shape} and precision of shape"
+            f" {precision}; the model has {d} parameters, so ({d},) and ({d}, {d}) or ({d},) are needed"
+        )
+    if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(q)):
+        raise InputError(f"{name}: the surrogate holds NaN or infinite numbers; fit it again")
+
+
+def _choose_dynamics(
+    dynamics: Dynamics | None, flat: FlatModel, theta: Theta, total: Gaussian, none: bool
+) -> tuple[Dynamics, Gaussian | None]:
+    """Fill in the default dynamics and the coordinates of `whitened`; give prior × q as well."""
+    if none:
+        if dynamics is None or dynamics.needs_precision:
+            raise InputError(
+                "without surrogates there is no default for the step size; give"
+                ' dynamics=fsgld.langevin(step_size=...), or let surrogates be "auto"'
+            )
+        return dynamics, None
+    dynamics = whitened() if dynamics is None else dynamics
+    if len(theta) > newton.MOST_PARAMETERS and not dynamics.needs_precision:
+        return dynamics, None
+    approximation = newton.prior_taylor(flat, theta) + total
+    if dynamics.needs_precision:
+        precision = np.asarray(approximation.precision, float)
+        if total.kind != "dense" and not np.any(precision - np.diag(np.diag(precision))):
+            precision = np.diag(precision)
+        dynamics = dynamics.with_precision(precision)
+    return dynamics, approximation
+
+
+def _choose_anchor(
+    likelihood: Likelihood, theta: Theta, mode: newton.Mode | None, approximation: Gaussian | None
+) -> Theta:
+    """Choose the control variate's anchor: the user's, the mode, the mean of prior × q, or init."""
+    if likelihood.anchor is not None:
+        anchor, _ = ravel_pytree(jax.tree.map(jnp.asarray, likelihood.anchor))
+        if anchor.shape != theta.shape:
+            raise InputError(
+                f"the anchor has {anchor.size} numbers, the model has {theta.size} parameters"
+            )
+        return anchor.astype(theta.dtype)
+    if mode is not None:
+        return mode.theta
+    try:
+        return approximation.mean.astype(theta.dtype) if approximation is not None else theta
+    except InputError:
+        return theta
+
+
+def _starts(
+    model: Model, theta: Theta, chains: int, root: jax.Array, around: Gaussian | None
+) -> jax.Array:
+    """Start chains at draws from prior × q ("auto"), or from the model's init."""
+    keys = jax.random.split(jax.random.fold_in(root, 2**32 - 1), chains)
+    if around is not None:
+        factor = np.linalg.cholesky(around.covariance_float64())
+        xi = np.stack([np.asarray(jax.random.normal(key, theta.shape)) for key in keys])
+        return jnp.asarray(np.asarray(around.mean) + xi @ factor.T, theta.dtype)
+    if callable(model.init):
+        return jnp.stack([ravel_pytree(model.start(key))[0] for key in keys])
+    return jnp.tile(theta, (chains, 1))
+
+
+def _memos(likelihood: Likelihood, flat: FlatModel, anchor: Theta, table: Shards) -> Any:
+    """Let every client compute what its likelihood slot keeps."""
+    if likelihood.name == plain.name:
+        return ()
+    _check_finite_at(flat, anchor, table, "the control variate's anchor")
+    _, totals = newton.gradients(flat, anchor, table)
+    return jax.vmap(likelihood.memo, in_axes=(None, 0))(anchor, totals)
+
+
+def _describe_surrogates(given: Any, stack: Gaussian, mode: newton.Mode | None) -> str:
+    """Say in words where the surrogates came from."""
+    if mode is not None:
+        return f"auto: anchored at the mode, {mode.sweeps} Newton sweeps"
+    return "none (DSGLD)" if given is None else f"given, {stack.kind}"
+
+
+def _digests(
+    flat: FlatModel, theta: Theta, table: Shards, dynamics: Dynamics, federation: Federation,
+    states: State,
+) -> dict[str, str]:  # fmt: skip
+    """Fingerprint all that a resumed run must share with the run that it goes on from."""
+    row = jax.tree.map(lambda leaf: leaf[:1], table.rows)
+    program = jax.jit(flat.grad_log_likelihood).lower(theta, row).as_text()
+    program += jax.jit(flat.grad_log_prior).lower(theta).as_text()
+    return {
+        "data": digest(table.rows),
+        "model": digest(np.frombuffer(program.encode(), np.uint8)),
+        "dynamics and surrogates": digest((dynamics, federation._replace(rows=()), states)),
+        "jax": f"{jax.__version__} on {jax.default_backend()}",
+    }

@@ -1,0 +1,174 @@
+r"""Gaussian surrogates in natural parameters, with arithmetic.
+
+A surrogate q_s stands for a client's likelihood p(x_s | θ):
+
+    log q_s(θ) = ⟨shift_s, θ⟩ − ½ θᵀ Λ_s θ + const.
+
+Products of densities are sums of natural parameters and powers are multiples, so the conducive
+gradient of the paper is the gradient of one value: `(q - q_s / f_s).grad_log(theta)`. Surrogates
+may be improper or indefinite; only prior × q has to be a density.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from fsgld.errors import InputError
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Gaussian:
+    """A Gaussian factor log q(θ) = ⟨shift, θ⟩ − ½ θᵀ precision θ, up to a constant.
+
+    Parameters
+    ----------
+    shift
+        The linear natural parameter, shape (d,); with a leading axis, one row a client.
+    precision
+        A matrix (d, d) for a *dense* surrogate, a vector (d,) for a *diagonal* one, None for a
+        *linear* one (Λ = 0). Need not be positive definite.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> q1 = Gaussian.from_precision(jnp.array([1.0, 0.0]), jnp.array([2.0, 2.0]))
+    >>> q2 = Gaussian.from_precision(jnp.array([0.0, 3.0]), jnp.array([2.0, 4.0]))
+    >>> (q1 + q2).mean.tolist()
+    [0.5, 2.0]
+    """
+
+    shift: Float[Array, "*s d"]
+    precision: Float[Array, "*s d d"] | Float[Array, "*s d"] | None = None
+
+    @staticmethod
+    def from_precision(mean: Array, precision: Array) -> Gaussian:
+        """Build from a mean and a precision (a matrix, or a vector for a diagonal one)."""
+        mean, precision = jnp.asarray(mean), jnp.asarray(precision)
+        return Gaussian(_apply(precision, mean), precision)
+
+    @staticmethod
+    def from_moments(mean: Array, covariance: Array) -> Gaussian:
+        """Build from a mean and a positive definite covariance (a matrix, or variances)."""
+        covariance = np.asarray(covariance)
+        if covariance.ndim == 1:
+            if not np.all(covariance > 0):
+                raise InputError(
+                    f"variances must be positive; the smallest given is {covariance.min():g}"
+                )
+            return Gaussian.from_precision(mean, jnp.asarray(1.0 / covariance))
+        precision = _inverse(covariance, "the covariance given to Gaussian.from_moments")
+        return Gaussian.from_precision(mean, jnp.asarray(precision, jnp.asarray(mean).dtype))
+
+    @staticmethod
+    def flat(d: int) -> Gaussian:
+        """Give the surrogate that says nothing, q ≡ 1; with it FSGLD is DSGLD."""
+        return Gaussian(jnp.zeros(d))
+
+    @staticmethod
+    def stack(surrogates: Sequence[Gaussian]) -> Gaussian:
+        """Put surrogates, one a client, into one value with a leading client axis."""
+        kind = max((q.kind for q in surrogates), key=_KINDS.index)
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(q.to(kind) for q in surrogates))
+
+    @property
+    def kind(self) -> str:
+        """Name the form of the precision: "linear", "diagonal" or "dense"."""
+        if self.precision is None:
+            return "linear"
+        return "dense" if self.precision.ndim > self.shift.ndim else "diagonal"
+
+    def to(self, kind: str) -> Gaussian:
+        """Write the same surrogate in a form at least as rich: linear ⊂ diagonal ⊂ dense."""
+        have, want = _KINDS.index(self.kind), _KINDS.index(kind)
+        if want < have:
+            raise InputError(f"a {self.kind} surrogate cannot be written as a {kind} one")
+        precision = self.precision
+        if have == 0 and want > 0:
+            precision = jnp.zeros_like(self.shift)
+        if have < 2 and want == 2:
+            precision = precision[..., None] * jnp.eye(self.shift.shape[-1], dtype=precision.dtype)
+        return Gaussian(self.shift, precision)
+
+    @property
+    def mean(self) -> Float[Array, " d"]:
+        """The mean Λ⁻¹ shift; an error in words if Λ is not positive definite."""
+        return jnp.asarray(self.covariance_float64() @ np.asarray(self.shift, float)).astype(
+            self.shift.dtype
+        )
+
+    @property
+    def covariance(self) -> Float[Array, "d d"]:
+        """The covariance Λ⁻¹ as a matrix; an error in words if Λ is not positive definite."""
+        return jnp.asarray(self.covariance_float64()).astype(self.shift.dtype)
+
+    def covariance_float64(self) -> np.ndarray:
+        """Invert the precision on the host in double precision."""
+        dense = np.asarray(self.to("dense").precision, float)
+        return _inverse(dense, "the precision of this surrogate")
+
+    def log(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
+        """Evaluate log q(θ) up to its constant."""
+        return self.shift @ theta - 0.5 * theta @ _apply(self.precision, theta)
+
+    def grad_log(self, theta: Float[Array, " d"]) -> Float[Array, " d"]:
+        """Evaluate ∇log q(θ) = shift − Λθ."""
+        if self.precision is None:
+            return self.shift
+        return self.shift - _apply(self.precision, theta)
+
+    def total(self) -> Gaussian:
+        """Multiply the surrogates of a stack: q = Π_s q_s."""
+        return jax.tree.map(lambda leaf: leaf.sum(0), self)
+
+    def __getitem__(self, s: int | Array) -> Gaussian:
+        """Take client s out of a stack."""
+        return jax.tree.map(lambda leaf: leaf[s], self)
+
+    def __add__(self, other: Gaussian) -> Gaussian:
+        kind = max(self.kind, other.kind, key=_KINDS.index)
+        return jax.tree.map(jnp.add, self.to(kind), other.to(kind))
+
+    def __mul__(self, power: float | Array) -> Gaussian:
+        return jax.tree.map(lambda leaf: leaf * power, self)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, power: float | Array) -> Gaussian:
+        return jax.tree.map(lambda leaf: leaf / power, self)
+
+    def __neg__(self) -> Gaussian:
+        return self * -1.0
+
+    def __sub__(self, other: Gaussian) -> Gaussian:
+        return self + (-other)
+
+
+_KINDS = ("linear", "diagonal", "dense")
+
+
+def _apply(precision: Array | None, theta: Array) -> Array:
+    """Evaluate Λθ for any form of Λ."""
+    if precision is None:
+        return jnp.zeros_like(theta)
+    return precision @ theta if precision.ndim > theta.ndim else precision * theta
+
+
+def _inverse(matrix: np.ndarray, what: str) -> np.ndarray:
+    """Invert a symmetric positive definite matrix, or say in words that it is not one."""
+    matrix = np.asarray(matrix, float)
+    try:
+        root = np.linalg.inv(np.linalg.cholesky(matrix))
+    except np.linalg.LinAlgError:
+        lowest = np.linalg.eigvalsh(matrix).min() if np.isfinite(matrix).all() else np.nan
+        raise InputError(
+            f"{what} is not positive definite (smallest eigenvalue {lowest:.3g}), so it has no"
+            " inverse as a Gaussian; add the prior's precision first, or keep natural parameters"
+        ) from None
+    return root.T @ root
