@@ -55,7 +55,7 @@ def client_update(
     scale = client.size / rules.batch_size  # N_s/m
 
     def sample_minibatch(index: Int[Array, " m"]) -> tuple[Row, Array | None]:
-        batch = _take(client.rows, index)
+        batch = take(client.rows, index)
         return batch, likelihood.offset(model, client.memo, batch, scale)
 
     def step(state: State, draw: tuple[Any, Array]) -> tuple[State, None]:
@@ -91,7 +91,7 @@ def conducive(total: Gaussian, q_s: Gaussian, f_s: Array | float, alpha: Array |
     return alpha * (total - q_s / f_s)
 
 
-def _take(rows: Row, index: Int[Array, "..."]) -> Row:
+def take(rows: Row, index: Int[Array, ...]) -> Row:
     """Fetch rows; the index is in bounds by construction."""
     return jax.tree.map(lambda leaf: leaf.at[index].get(mode="promise_in_bounds"), rows)
 

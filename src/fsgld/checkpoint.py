@@ -53,7 +53,7 @@ class Checkpoint:
         target = self.folder / "calls" / f"{call:06d}.npz"
         try:
             with target.with_suffix(".partial").open("wb") as file:
-                np.savez(file, digest=np.array(digest(arrays)), **arrays)
+                np.savez(file, allow_pickle=False, digest=np.array(digest(arrays)), **arrays)
                 file.flush()
                 os.fsync(file.fileno())
             target.with_suffix(".partial").replace(target)
@@ -68,9 +68,7 @@ class Checkpoint:
         file = self.folder / "fingerprint.json"
         if not file.exists():
             if self.folder.is_dir() and any(self.folder.iterdir()):
-                raise CheckpointError(
-                    f"{self.folder} is not empty and holds no fingerprint.json; {_FIX}"
-                )
+                raise CheckpointError(f"{self.folder} is not empty and holds no fingerprint.json; {_FIX}")
             self.folder.mkdir(parents=True, exist_ok=True)
             file.with_suffix(".partial").write_text(json.dumps(fingerprint, indent=1))
             file.with_suffix(".partial").replace(file)
@@ -96,7 +94,7 @@ def digest(tree: Any) -> str:
     for leaf in jax.tree.leaves(tree):
         array = np.ascontiguousarray(leaf)
         sha.update(f"{array.shape}{array.dtype}".encode())
-        sha.update(memoryview(array.reshape(-1)).cast("B") if array.size else b"")
+        sha.update(array.reshape(-1).view(np.uint8).data if array.size else b"")
     return sha.hexdigest()
 
 

@@ -95,9 +95,7 @@ def interval(draws: npt.ArrayLike, prob: float = 0.94) -> tuple[Array, Array]:
     return quantile((1 - prob) / 2), quantile((1 + prob) / 2)
 
 
-def _per_parameter(
-    statistic: Statistic, draws: npt.ArrayLike, min_chains: int = 1, constants: bool = False
-) -> Array:
+def _per_parameter(statistic: Statistic, draws: npt.ArrayLike, min_chains: int = 1, constants: bool = False) -> Array:
     """Apply a statistic where it is defined; NaN elsewhere."""
     x = np.asarray(draws, dtype=np.float64)
     if x.ndim != 3:
@@ -153,8 +151,8 @@ def _ess(x: Array) -> Array:
     monotone = np.minimum.accumulate(even + odd, axis=1)[:, :-1]
     k = (np.arange(len(x)), (monotone > 0).sum(axis=1))
     last = np.where(even[k] + odd[k] >= 0, even[k], np.maximum(even[k], 0))
-    tau: Array = 2 * np.maximum(monotone, 0).sum(axis=1) - 1 + last
-    return np.where(_constant(x), total, total / tau.clip(1 / np.log10(total)))
+    tau = 2 * np.maximum(monotone, 0).sum(axis=1) - 1 + last
+    return np.asarray(np.where(_constant(x), total, total / tau.clip(1 / np.log10(total))))
 
 
 def _autocorrelation(x: Array) -> Array:

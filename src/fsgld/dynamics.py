@@ -182,7 +182,7 @@ def _unset(theta: Theta) -> Memory:
     return -jnp.ones_like(theta)
 
 
-def _inverse_root(precision: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+def _inverse_root(precision: Float[np.ndarray, ...]) -> Float[np.ndarray, ...]:
     """Find L with L Lᵀ = precision⁻¹, in double precision on the host."""
     P = np.asarray(precision, float)
     if P.ndim == 1:

@@ -33,9 +33,7 @@ class Likelihood:
         """Choose the anchor (a pytree of parameters) instead of the default."""
         return replace(self, anchor=anchor)
 
-    def gradient(
-        self, model: FlatModel, theta: Theta, batch: Row, scale: Array, offset: Array | None
-    ) -> Theta:
+    def gradient(self, model: FlatModel, theta: Theta, batch: Row, scale: Array, offset: Array | None) -> Theta:
         """Estimate ∇log p(x_s | θ); scale is N_s/m."""
         estimate = scale * model.grad_log_likelihood(theta, batch)
         return estimate if offset is None else estimate + offset
@@ -53,9 +51,7 @@ def _control_variate_offset(model: FlatModel, memo: Memo, batch: Row, scale: Arr
 plain = Likelihood("plain", lambda anchor, total: (), _plain_offset)
 """The mini-batch sum, as in the paper: (N_s/m) Σ_{i∈B} ∇log p(x_i | θ)."""
 
-control_variate = Likelihood(
-    "control_variate", lambda anchor, total: (anchor, total), _control_variate_offset
-)
+control_variate = Likelihood("control_variate", lambda anchor, total: (anchor, total), _control_variate_offset)
 """The difference to an anchor a: G_s(a) + (N_s/m) Σ_{i∈B} [∇log p(x_i | θ) − ∇log p(x_i | a)].
 
 The default anchor is the mean of prior × q where that is a density, else the start of the chain.

@@ -7,16 +7,13 @@ posterior has grown. No client needs a mode of its own; single H_s may be indefi
 
 from __future__ import annotations
 
-from functools import partial
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
+from fsgld.derivatives import all_clients, prior_taylor
 from fsgld.errors import InputError
-from fsgld.fit import _curvature, _gradient, _value
 from fsgld.model import FlatModel, Theta
 from fsgld.shards import Shards
 from fsgld.surrogates import Gaussian
@@ -42,55 +39,20 @@ def find_mode(flat: FlatModel, theta: Theta, table: Shards, max_sweeps: int = 50
         )
     tolerance = 1e-4 if theta.dtype == jnp.float32 else 1e-8  # in squared posterior sds
     for sweep in range(1, max_sweeps + 1):
-        values, G, H = expansions(flat, theta, table)
-        prior = prior_taylor(flat, theta)
-        gradient = np.asarray(G, float).sum(0) + np.asarray(flat.grad_log_prior(theta), float)
-        move = _newton_move(
-            np.asarray(H, float).sum(0) + np.asarray(prior.precision, float), gradient
-        )
-        if gradient @ move < tolerance:
-            return Mode(theta, _anchor(theta, G, H), sweep)
+        values, G, H = all_clients(flat, theta, table, "dense")
+        assert H is not None
+        P = np.asarray(H, float).sum(0) + np.asarray(prior_taylor(flat, theta).precision, float)
+        slope = np.asarray(G, float).sum(0) + np.asarray(flat.grad_log_prior(theta), float)
+        move = _newton_move(P, slope)
+        if slope @ move < tolerance:
+            return Mode(theta, Gaussian(G + H @ theta, H), sweep)
         value = float(values.sum() + flat.log_prior(theta))
-        theta = _line_search(flat, theta, table, move, value, gradient @ move)
+        theta = _line_search(flat, theta, table, move, value, slope @ move)
     raise InputError(
         f"the posterior's mode was not found in {max_sweeps} Newton sweeps (still"
-        f" {np.sqrt(gradient @ move):.2g} posterior sds away): is the posterior proper? Give another"
+        f" {np.sqrt(slope @ move):.2g} posterior sds away): is the posterior proper? Give another"
         " init, a proper prior, or surrogates of your own"
     )
-
-
-def prior_taylor(flat: FlatModel, theta: Theta) -> Gaussian:
-    """Expand the log prior at θ to second order; exact for a Gaussian prior."""
-    H = -jax.hessian(flat.log_prior)(theta)
-    return Gaussian.from_precision(theta, H) + Gaussian(flat.grad_log_prior(theta))
-
-
-def expansions(flat: FlatModel, theta: Theta, table: Shards) -> tuple[Array, Array, Array]:
-    """Let every client compute log p(x_s | θ), G_s(θ) and H_s(θ)."""
-    return _expansions(flat, theta, table.rows, table.starts, table.sizes, "dense")
-
-
-def gradients(flat: FlatModel, theta: Theta, table: Shards) -> tuple[Array, Array]:
-    """Let every client compute log p(x_s | θ) and G_s(θ)."""
-    return _expansions(flat, theta, table.rows, table.starts, table.sizes, None)[:2]
-
-
-@partial(jax.jit, static_argnums=(0, 5))
-def _expansions(flat, theta, rows, starts, sizes, kind):  # type: ignore[no-untyped-def]
-    """Map value, gradient and curvature over the clients, one after the other."""
-
-    def client(place: tuple[Array, Array]) -> tuple:
-        shard = (rows, *place)
-        H = None if kind is None else _curvature(flat, theta, shard, kind)
-        return _value(flat, theta, shard), _gradient(flat, theta, shard), H
-
-    return jax.lax.map(client, (starts, sizes))
-
-
-def _anchor(theta: Theta, G: Array, H: Array) -> Gaussian:
-    """Write expansions at θ in natural parameters: Λ_s = H_s, shift_s = G_s + H_s θ."""
-    H = (H + H.swapaxes(-1, -2)) / 2
-    return Gaussian(G + H @ theta, H)
 
 
 def _newton_move(P: np.ndarray, gradient: np.ndarray) -> np.ndarray:
@@ -106,15 +68,13 @@ def _newton_move(P: np.ndarray, gradient: np.ndarray) -> np.ndarray:
     return vectors @ (coordinates / np.maximum(np.abs(values), 1e-8)) / scale
 
 
-def _line_search(
-    flat: FlatModel, theta: Theta, table: Shards, move: np.ndarray, value: float, slope: float
-) -> Theta:
+def _line_search(flat: FlatModel, theta: Theta, table: Shards, move: np.ndarray, value: float, slope: float) -> Theta:
     """Halve the move until the log posterior grows (Armijo), up to rounding."""
-    rounding = 10 * float(jnp.finfo(theta.dtype).eps) * abs(value)
+    rounding = 10 * float(np.finfo(theta.dtype).eps) * abs(value)
     for halvings in range(30):
         size = 0.5**halvings
         new = theta + jnp.asarray(size * move, theta.dtype)
-        grown = float(gradients(flat, new, table)[0].sum() + flat.log_prior(new))
+        grown = float(all_clients(flat, new, table)[0].sum() + flat.log_prior(new))
         if grown >= value + 1e-4 * size * slope - rounding:
             return new
     return theta

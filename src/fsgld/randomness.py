@@ -46,18 +46,14 @@ def root_key(seed: int) -> Key[Array, ""]:
     return jax.random.key(np.uint32(seed), impl="threefry2x32")
 
 
-def round_keys(
-    root: Key[Array, ""], chain: Int[Array, ""] | int, round: Int[Array, ""] | int
-) -> RoundKeys:
+def round_keys(root: Key[Array, ""], chain: Int[Array, ""] | int, round: Int[Array, ""] | int) -> RoundKeys:
     """Derive the keys of one round of one chain. The only place where keys come from."""
     key = jax.random.fold_in(jax.random.fold_in(root, chain), round)
     client, rows, noise = jax.random.split(key, 3)
     return RoundKeys(client, rows, noise)
 
 
-def numbers(
-    keys: RoundKeys, steps: int, m: int, d: int, dtype: np.dtype, first: Int[Array, ""] | int = 0
-) -> Numbers:
+def numbers(keys: RoundKeys, steps: int, m: int, d: int, dtype: np.dtype, first: Int[Array, ""] | int = 0) -> Numbers:
     """Draw the numbers of the steps first … first + steps − 1 of a round."""
     first = jnp.asarray(first, u32)
     row_bits = bits(keys.rows, steps * m, first * u32(m))
@@ -65,7 +61,7 @@ def numbers(
     return Numbers(row_bits.reshape(steps, m), xi.reshape(steps, d))
 
 
-def pick_client(key: Key[Array, ""], thresholds: UInt32[Array, " S-1"]) -> Int[Array, ""]:
+def pick_client(key: Key[Array, ""], thresholds: UInt32[Array, " edges"]) -> Int[Array, ""]:
     """Draw c ~ Categorical(f) by inversion; probabilities are kept to 2⁻³² (see `thresholds`)."""
     return jnp.searchsorted(thresholds, bits(key, 1)[0], side="right").astype(jnp.int32)
 
@@ -76,7 +72,7 @@ def thresholds(probs: Float[np.ndarray, " S"]) -> UInt32[np.ndarray, " S-1"]:
     return np.minimum(np.rint(edges), 2.0**32 - 1).astype(np.uint32)
 
 
-def pick_rows(row_bits: UInt32[Array, "..."], size: Int[Array, ""] | int) -> Int[Array, "..."]:
+def pick_rows(row_bits: UInt32[Array, ...], size: Int[Array, ""] | int) -> Int[Array, ...]:
     """Map bits to row numbers 0 … N−1, with replacement.
 
     Multiply and shift: the number is ⌊bits · N / 2³²⌋. A row's probability differs from 1/N by at
@@ -91,9 +87,7 @@ def bits(key: Key[Array, ""], n: int, first: UInt32[Array, ""] | int = 0) -> UIn
     return high ^ low
 
 
-def normal(
-    key: Key[Array, ""], n: int, dtype: np.dtype, first: UInt32[Array, ""] | int = 0
-) -> Float[Array, " n"]:
+def normal(key: Key[Array, ""], n: int, dtype: np.dtype, first: UInt32[Array, ""] | int = 0) -> Float[Array, " n"]:
     """Draw n standard normals: √2 erf⁻¹(u) with u uniform on (−1, 1), as `jax.random.normal`."""
     if jnp.dtype(dtype) == jnp.float64:
         high, low = _threefry(key, n, first)
@@ -105,7 +99,7 @@ def normal(
     unit = jax.lax.bitcast_convert_type(mantissa, dtype) - jnp.ones((), dtype)
     low_end = np.nextafter(np.array(-1, dtype), np.array(0, dtype))
     u = jnp.maximum(low_end, unit * (1 - low_end) + low_end)
-    return np.array(np.sqrt(2), dtype) * jax.lax.erf_inv(u)
+    return jnp.asarray(np.sqrt(2), dtype) * jax.lax.erf_inv(u)
 
 
 def _threefry(key: Key[Array, ""], n: int, first: UInt32[Array, ""] | int) -> tuple[Array, Array]:

@@ -34,10 +34,7 @@ class Status(NamedTuple):
     def __str__(self) -> str:
         if not self.diverged:
             return f"chain {self.chain}: {self.draws} draws"
-        return (
-            f"chain {self.chain} diverged in round {self.round} at {self.client};"
-            f" {self.draws} finite draws kept"
-        )
+        return f"chain {self.chain} diverged in round {self.round} at {self.client}; {self.draws} finite draws kept"
 
 
 class Summary(NamedTuple):
@@ -95,10 +92,7 @@ class Result:
         good = np.logical_and.accumulate(np.isfinite(flat).all(-1), axis=1)
         flat = np.where(good[..., None], flat, np.nan)
         draws = jax.tree.map(np.asarray, jax.vmap(jax.vmap(unravel))(jnp.asarray(flat)))
-        status = tuple(
-            _status(c, good[c], record.finite[c], record.visited[c], clients)
-            for c in range(len(flat))
-        )
+        status = tuple(_status(c, good[c], record.finite[c], record.visited[c], clients) for c in range(len(flat)))
         return Result(draws, record.draw_rounds, record.visited, clients, status, settings, timings)
 
     def problems(self) -> list[str]:
@@ -166,9 +160,7 @@ class Result:
         }
         return data
 
-    def predict(
-        self, function: Callable[[Params, Any], Any], data: Any, draws: int | None = None
-    ) -> Any:
+    def predict(self, function: Callable[[Params, Any], Any], data: Any, draws: int | None = None) -> Any:
         """Evaluate function(params, row) for every kept draw and every row.
 
         Parameters
@@ -250,9 +242,7 @@ class Result:
         )  # fmt: skip
 
 
-def _status(
-    c: int, good: np.ndarray, finite: np.ndarray, visited: np.ndarray, clients: tuple[str, ...]
-) -> Status:
+def _status(c: int, good: np.ndarray, finite: np.ndarray, visited: np.ndarray, clients: tuple[str, ...]) -> Status:
     """Find the first round, if any, after which a chain was not finite."""
     if finite.all():
         return Status(c, int(good.sum()))

@@ -19,7 +19,7 @@ from fsgld.checkpoint import Arrays, Checkpoint
 from fsgld.dynamics import Dynamics, State
 from fsgld.engines import Federation, Plan, compiled, reference
 
-ENGINES = {"compiled": compiled.advance, "reference": reference.advance}
+ENGINES: dict[str, Any] = {"compiled": compiled.advance, "reference": reference.advance}
 
 
 class Keep(NamedTuple):
@@ -32,7 +32,7 @@ class Keep(NamedTuple):
     local_steps: int
 
     def steps(self, first_round: int, rounds: int) -> np.ndarray:
-        """Number the recorded steps of a call, from 1; those after the last round are cut."""
+        """Give the numbers of the steps recorded in a call, from 1; none after the last round."""
         begin, end = first_round * self.local_steps, (first_round + rounds) * self.local_steps
         steps = np.arange(begin + self.record, end + 1, self.record)
         return steps[steps <= self.rounds * self.local_steps]
@@ -75,9 +75,7 @@ def run(
         for call in range(len(calls), total):
             begin = time.perf_counter()
             first = call * plan.rounds
-            states, trace = advance(
-                rules, plan, dynamics, federation, states, root, jnp.asarray(first, jnp.int32)
-            )
+            states, trace = advance(rules, plan, dynamics, federation, states, root, jnp.asarray(first, jnp.int32))
             calls.append(_collect(keep, first, plan.rounds, states, trace))
             name = "further_calls" if call else "compile_and_first_call"
             seconds[name] += time.perf_counter() - begin
@@ -107,13 +105,16 @@ def _collect(keep: Keep, first: int, rounds: int, states: State, trace: Any) -> 
 
 def _restore(states: State, call: Arrays) -> State:
     """Put the states that a call left back into their structure."""
-    leaves, structure = jax.tree.flatten(states)
-    return structure.unflatten([jnp.asarray(call[f"state_{i}"]) for i in range(len(leaves))])
+    leaves = (jnp.asarray(call[f"state_{i}"]) for i in range(len(jax.tree.leaves(states))))
+    return jax.tree.map(lambda _: next(leaves), states)
 
 
 def _join(calls: list[Arrays], seconds: dict[str, float]) -> Record:
     """Put the calls' results end to end."""
-    end_to_end = lambda name, axis: np.concatenate([c[name] for c in calls], axis)  # noqa: E731
+
+    def end_to_end(name: str, axis: int) -> np.ndarray:
+        return np.concatenate([call[name] for call in calls], axis)
+
     return Record(
         end_to_end("draws", 1), end_to_end("draw_rounds", 0),
         end_to_end("visited", 1), end_to_end("finite", 1), seconds,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import gcd
 from pathlib import Path
@@ -18,13 +18,21 @@ from jax.flatten_util import ravel_pytree
 from fsgld import newton, randomness
 from fsgld.algorithm import Rules
 from fsgld.checkpoint import Checkpoint, digest
+from fsgld.checks import (
+    check_finite_at,
+    check_model,
+    check_probs,
+    check_settings,
+    check_surrogate,
+)
+from fsgld.derivatives import all_clients, prior_taylor
 from fsgld.dynamics import Dynamics, State, whitened
 from fsgld.engines import Federation, make_plan
 from fsgld.errors import InputError
 from fsgld.likelihood import Likelihood, control_variate, plain
 from fsgld.model import FlatModel, Model, Theta
 from fsgld.results import Result
-from fsgld.run import ENGINES, Keep, run
+from fsgld.run import Keep, run
 from fsgld.shards import Data, Shards, gather
 from fsgld.surrogates import Gaussian
 
@@ -90,28 +98,24 @@ def sample(
         Draws as a pytree with leading axes (chains, draws), and what happened on the way.
     """
     begin = time.perf_counter()
-    _check_settings(locals())
+    check_settings(locals())
     table = gather(shards)
     flat, theta = model.flatten(), ravel_pytree(model.start())[0]
-    _check_model(model, flat, theta, table)
-    f = _check_probs(probs, len(table))
-    _check_finite_at(flat, theta, table, "the model's start (init)")
+    check_model(model, flat, theta, table)
+    f = check_probs(probs, len(table))
+    check_finite_at(flat, theta, table, "the model's start (init)")
 
     root, auto = randomness.root_key(seed), isinstance(surrogates, str)
     mode = newton.find_mode(flat, theta, table) if auto else None
     stack = mode.surrogates if mode else _stack(surrogates, table, theta)
     total = stack.total()
-    dynamics, approximation = _choose_dynamics(
-        dynamics, flat, mode.theta if mode else theta, total, surrogates is None
-    )
+    dynamics, approximation = _choose_dynamics(dynamics, flat, mode.theta if mode else theta, total, surrogates is None)
     likelihood = likelihood or (plain if surrogates is None else control_variate)
     anchor = _choose_anchor(likelihood, theta, mode, approximation)
     starts = _starts(model, theta, chains, root, approximation if mode else None)
 
     every = local_steps if thin is None else thin
-    keep = Keep(
-        rounds, gcd(local_steps, every), every, _steps(burn_in, rounds * local_steps), local_steps
-    )
+    keep = Keep(rounds, gcd(local_steps, every), every, _steps(burn_in, rounds * local_steps), local_steps)
     if not keep.wanted(np.arange(every, rounds * local_steps + 1, every)).any():
         raise InputError(
             f"no draw is left: {rounds * local_steps} steps a chain, of which burn_in drops"
@@ -148,97 +152,11 @@ def sample(
     return result
 
 
-def _check_settings(given: dict[str, Any]) -> None:
-    """Check the plain arguments of `sample`."""
-    for name in ("batch_size", "local_steps", "rounds", "chains", "thin"):
-        value = given[name]
-        if name == "thin" and value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-            raise InputError(f"{name} must be a whole number of at least 1; got {value!r}")
-    if given["engine"] not in ENGINES:
-        raise InputError(f"engine must be one of {sorted(ENGINES)}; got {given['engine']!r}")
-    if isinstance(given["surrogates"], str) and given["surrogates"] != "auto":
-        raise InputError(
-            f'surrogates must be "auto", None or a list of fsgld.Gaussian; got'
-            f" {given['surrogates']!r}"
-        )
-    for name, kind in (("model", Model), ("dynamics", Dynamics), ("likelihood", Likelihood)):
-        if given[name] is not None and not isinstance(given[name], kind):
-            hints = {
-                "model": "build it with fsgld.Model(log_prior, log_likelihood, init)",
-                "dynamics": "give fsgld.langevin(step_size), whitened, sghmc or psgld",
-                "likelihood": "give fsgld.plain or fsgld.control_variate",
-            }
-            raise InputError(f"{name} is {given[name]!r:.60}; {hints[name]}")
-    if not np.ndim(given["alpha"]) == 0 or not np.isfinite(given["alpha"]) or given["alpha"] < 0:
-        raise InputError(f"alpha must be a number of at least 0; got {given['alpha']!r}")
-
-
-def _check_probs(probs: Any, clients: int) -> np.ndarray:
-    """Check the selection probabilities f_s."""
-    if probs is None:
-        return np.full(clients, 1 / clients)
-    f = np.asarray(probs, float)
-    if f.shape != (clients,):
-        raise InputError(f"probs must hold one number for each of {clients} clients; got {f.shape}")
-    if not (f > 0).all() or abs(f.sum() - 1) > 1e-6:
-        worst = f" and {f.min():g} at client {f.argmin()}" if not (f > 0).all() else ""
-        raise InputError(
-            f"probs must be positive and sum to 1; got sum {f.sum():.6g} over {clients} clients{worst}"
-        )
-    return f / f.sum()
-
-
 def _steps(burn_in: int | float, steps: int) -> int:
     """Read burn_in: a share of all steps if it is a float below 1, else a number of steps."""
     if isinstance(burn_in, bool) or not np.isfinite(burn_in) or burn_in < 0:
         raise InputError(f"burn_in must be a number of steps or a share below 1; got {burn_in!r}")
     return int(burn_in * steps) if isinstance(burn_in, float) and burn_in < 1 else int(burn_in)
-
-
-def _check_model(model: Model, flat: FlatModel, theta: Theta, table: Shards) -> None:
-    """Check that prior and likelihood give scalars for one row."""
-    row = jax.tree.map(lambda leaf: leaf[0], table.rows)
-    shapes = jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", row)
-    calls: list[tuple[str, Callable[..., Any], tuple]] = [
-        ("log_prior", model.log_prior, ()),
-        (f"log_likelihood (of one row, {shapes})", model.log_likelihood, (row,)),
-    ]
-    for name, function, arguments in calls:
-        try:
-            out = jax.eval_shape(function, flat.unravel(theta), *arguments)
-        except Exception as error:
-            raise InputError(f"{name} fails at init: {type(error).__name__}: {error}") from error
-        if getattr(out, "shape", None) != ():
-            raise InputError(
-                f"{name} must return one number (a scalar); it returns"
-                f" {getattr(out, 'shape', type(out).__name__)}. Sum inside the function"
-            )
-
-
-def _check_finite_at(flat: FlatModel, theta: Theta, table: Shards, where: str) -> None:
-    """Check that log densities and gradients are finite at θ; name the client and the row."""
-    prior = flat.log_prior(theta), flat.grad_log_prior(theta)
-    if not all(bool(jnp.isfinite(x).all()) for x in prior):
-        raise InputError(
-            f"the log prior or its gradient is not finite at {where} (value {prior[0]:.4g});"
-            " give an init inside the prior's support"
-        )
-    values, G = newton.gradients(flat, theta, table)
-    bad = ~(np.isfinite(values) & np.isfinite(G).all(1))
-    if bad.any():
-        s = int(np.argmax(bad))
-        rows = np.asarray(flat.log_likelihood(theta, table.shard(s)))
-        which = (
-            f"row {int(np.argmax(~np.isfinite(rows)))}"
-            if not np.isfinite(rows).all()
-            else ("its gradient")
-        )
-        raise InputError(
-            f"{table.names[s]}: the log-likelihood is not finite at {where} ({which}); give another"
-            " init, or a likelihood that is finite there"
-        )
 
 
 def _stack(surrogates: Any, table: Shards, theta: Theta) -> Gaussian:
@@ -249,13 +167,12 @@ def _stack(surrogates: Any, table: Shards, theta: Theta) -> Gaussian:
         items = list(surrogates)
         if not all(isinstance(q, Gaussian) for q in items):
             raise InputError(
-                "surrogates must be a list of fsgld.Gaussian, one a client;"
-                f" got {type(items[0]).__name__} items"
+                f"surrogates must be a list of fsgld.Gaussian, one a client; got {type(items[0]).__name__} items"
             )
         if len(items) != len(table):
             raise InputError(f"got {len(items)} surrogates for {len(table)} clients; give one each")
         for q, name in zip(items, table.names, strict=True):
-            _check_surrogate(q, name, len(theta))
+            check_surrogate(q, name, len(theta))
         surrogates = Gaussian.stack(items)
     if surrogates.shift.shape != (len(table), len(theta)):
         raise InputError(
@@ -263,18 +180,6 @@ def _stack(surrogates: Any, table: Shards, theta: Theta) -> Gaussian:
             f" got {surrogates.shift.shape}"
         )
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, theta.dtype), surrogates)
-
-
-def _check_surrogate(q: Gaussian, name: str, d: int) -> None:
-    """Check one client's surrogate: size, symmetry of form, finiteness."""
-    precision = None if q.precision is None else q.precision.shape
-    if q.shift.shape != (d,) or precision not in (None, (d,), (d, d)):
-        raise InputError(
-            f"{name}: the surrogate has shift of shape {q.shift.shape} and precision of shape"
-            f" {precision}; the model has {d} parameters, so ({d},) and ({d}, {d}) or ({d},) are needed"
-        )
-    if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(q)):
-        raise InputError(f"{name}: the surrogate holds NaN or infinite numbers; fit it again")
 
 
 def _choose_dynamics(
@@ -291,7 +196,7 @@ def _choose_dynamics(
     dynamics = whitened() if dynamics is None else dynamics
     if len(theta) > newton.MOST_PARAMETERS and not dynamics.needs_precision:
         return dynamics, None
-    approximation = newton.prior_taylor(flat, theta) + total
+    approximation = prior_taylor(flat, theta) + total
     if dynamics.needs_precision:
         precision = np.asarray(approximation.precision, float)
         if total.kind != "dense" and not np.any(precision - np.diag(np.diag(precision))):
@@ -307,9 +212,7 @@ def _choose_anchor(
     if likelihood.anchor is not None:
         anchor, _ = ravel_pytree(jax.tree.map(jnp.asarray, likelihood.anchor))
         if anchor.shape != theta.shape:
-            raise InputError(
-                f"the anchor has {anchor.size} numbers, the model has {theta.size} parameters"
-            )
+            raise InputError(f"the anchor has {anchor.size} numbers, the model has {theta.size} parameters")
         return anchor.astype(theta.dtype)
     if mode is not None:
         return mode.theta
@@ -319,9 +222,7 @@ def _choose_anchor(
         return theta
 
 
-def _starts(
-    model: Model, theta: Theta, chains: int, root: jax.Array, around: Gaussian | None
-) -> jax.Array:
+def _starts(model: Model, theta: Theta, chains: int, root: jax.Array, around: Gaussian | None) -> jax.Array:
     """Start chains at draws from prior × q ("auto"), or from the model's init."""
     keys = jax.random.split(jax.random.fold_in(root, 2**32 - 1), chains)
     if around is not None:
@@ -337,8 +238,8 @@ def _memos(likelihood: Likelihood, flat: FlatModel, anchor: Theta, table: Shards
     """Let every client compute what its likelihood slot keeps."""
     if likelihood.name == plain.name:
         return ()
-    _check_finite_at(flat, anchor, table, "the control variate's anchor")
-    _, totals = newton.gradients(flat, anchor, table)
+    check_finite_at(flat, anchor, table, "the control variate's anchor")
+    _, totals, _ = all_clients(flat, anchor, table)
     return jax.vmap(likelihood.memo, in_axes=(None, 0))(anchor, totals)
 
 

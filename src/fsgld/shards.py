@@ -79,10 +79,7 @@ def by_label(data: Data, labels: np.ndarray, clients: int | None = None) -> list
     classes = np.unique(_labels(labels, _clients(data, 1)))
     clients = len(classes) if clients is None else clients
     if not 1 <= clients <= len(classes):
-        raise InputError(
-            f"by_label needs from 1 to {len(classes)} clients, one class each at least;"
-            f" got {clients}"
-        )
+        raise InputError(f"by_label needs from 1 to {len(classes)} clients, one class each at least; got {clients}")
     owner = np.searchsorted(classes, labels) % clients
     return _deal(data, [np.flatnonzero(owner == s) for s in range(clients)])
 
@@ -111,9 +108,7 @@ def beta(
     return _deal(data, [np.concatenate(pair) for pair in parts])
 
 
-def dirichlet(
-    data: Data, labels: np.ndarray, clients: int, concentration: float, seed: int = 0
-) -> list[Data]:
+def dirichlet(data: Data, labels: np.ndarray, clients: int, concentration: float, seed: int = 0) -> list[Data]:
     """Deal each class to the clients in shares ~ Dirichlet(concentration) (Hsu et al., 2019)."""
     n = _clients(data, clients)
     labels, rng = _labels(labels, n), np.random.default_rng(seed)
@@ -145,9 +140,7 @@ def _check(data: Data, name: str) -> int:
     for path, leaf in leaves:
         where = f"{name}{_column(path)}"
         if leaf.dtype.kind not in "biuf":
-            raise InputError(
-                f"{where}: values of type {leaf.dtype} cannot be used; give numbers or booleans"
-            )
+            raise InputError(f"{where}: values of type {leaf.dtype} cannot be used; give numbers or booleans")
         if leaf.ndim == 0:
             raise InputError(f"{where}: a data set needs a first axis for its rows; got a scalar")
         if len(leaf) != len(leaves[0][1]):
@@ -171,14 +164,12 @@ def _check_finite(leaf: np.ndarray, where: str) -> None:
         if bad.any():
             row = int(np.argmax(bad))
             value = block[row].ravel()[~np.isfinite(block[row].ravel())][0]
-            raise InputError(
-                f"{where}: row {begin + row} holds {value}; remove or fill in such rows first"
-            )
+            raise InputError(f"{where}: row {begin + row} holds {value}; remove or fill in such rows first")
 
 
 def _check_alike(one: Data, other: Data, name: str, other_name: str) -> None:
     """Check that two clients' rows have one structure, one shape and one dtype."""
-    trees = jax.tree.structure(one), jax.tree.structure(other)
+    trees: Any = jax.tree.structure(one), jax.tree.structure(other)
     if trees[0] != trees[1]:
         raise InputError(
             f"{other_name} has data of structure {trees[1]}, but {name} has {trees[0]};"

@@ -54,14 +54,12 @@ class Gaussian:
         return Gaussian(_apply(precision, mean), precision)
 
     @staticmethod
-    def from_moments(mean: Array, covariance: Array) -> Gaussian:
+    def from_moments(mean: Array, covariance: Array | np.ndarray) -> Gaussian:
         """Build from a mean and a positive definite covariance (a matrix, or variances)."""
-        covariance = np.asarray(covariance)
+        covariance = np.asarray(covariance, float)
         if covariance.ndim == 1:
             if not np.all(covariance > 0):
-                raise InputError(
-                    f"variances must be positive; the smallest given is {covariance.min():g}"
-                )
+                raise InputError(f"variances must be positive; the smallest given is {covariance.min():g}")
             return Gaussian.from_precision(mean, jnp.asarray(1.0 / covariance))
         precision = _inverse(covariance, "the covariance given to Gaussian.from_moments")
         return Gaussian.from_precision(mean, jnp.asarray(precision, jnp.asarray(mean).dtype))
@@ -89,19 +87,15 @@ class Gaussian:
         have, want = _KINDS.index(self.kind), _KINDS.index(kind)
         if want < have:
             raise InputError(f"a {self.kind} surrogate cannot be written as a {kind} one")
-        precision = self.precision
-        if have == 0 and want > 0:
-            precision = jnp.zeros_like(self.shift)
-        if have < 2 and want == 2:
+        precision = jnp.zeros_like(self.shift) if self.precision is None and want > 0 else self.precision
+        if have < 2 and want == 2 and precision is not None:
             precision = precision[..., None] * jnp.eye(self.shift.shape[-1], dtype=precision.dtype)
         return Gaussian(self.shift, precision)
 
     @property
     def mean(self) -> Float[Array, " d"]:
         """The mean Λ⁻¹ shift; an error in words if Λ is not positive definite."""
-        return jnp.asarray(self.covariance_float64() @ np.asarray(self.shift, float)).astype(
-            self.shift.dtype
-        )
+        return jnp.asarray(self.covariance_float64() @ np.asarray(self.shift, float)).astype(self.shift.dtype)
 
     @property
     def covariance(self) -> Float[Array, "d d"]:

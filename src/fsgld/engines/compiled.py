@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
-from fsgld.algorithm import Rules, client_update, reassign_chain
+from fsgld.algorithm import Client, Rules, client_update, reassign_chain
 from fsgld.dynamics import Dynamics, State
 from fsgld.engines import Federation, Plan, Trace
 from fsgld.randomness import Numbers, RoundKeys, numbers, round_keys
@@ -45,7 +45,7 @@ def advance(
             state, draws = visit_in_blocks(client, state, what)
         return state, (draws, s, jnp.isfinite(state.theta).all())
 
-    def visit_in_blocks(client, state: State, keys: RoundKeys) -> tuple[State, Array]:
+    def visit_in_blocks(client: Client, state: State, keys: RoundKeys) -> tuple[State, Array]:
         record = gcd(plan.block, rules.record)
 
         def block(state: State, first: Array) -> tuple[State, Array]:
@@ -60,9 +60,7 @@ def advance(
     def chain(state: State, c: Array) -> tuple[State, tuple]:
         def group(state: State, first: Array) -> tuple[State, tuple]:
             keys = jax.vmap(partial(round_keys, root, c))(first + jnp.arange(plan.group))
-            clients = jax.vmap(partial(reassign_chain, thresholds=federation.thresholds))(
-                keys.client
-            )
+            clients = jax.vmap(partial(reassign_chain, thresholds=federation.thresholds))(keys.client)
             whole = plan.block == plan.local_steps
             return jax.lax.scan(visit, state, (clients, jax.vmap(draw)(keys) if whole else keys))
 

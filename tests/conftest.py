@@ -1,0 +1,12 @@
+"""Settings for all tests: double precision, no silent broadcasting, shapes checked inside the library."""
+
+import jax
+from jaxtyping import install_import_hook
+
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Only inner modules: the boundary has messages of its own, and tests look at those.
+INNER = ["algorithm", "derivatives", "engines", "model", "randomness"]
+CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
+install_import_hook([f"fsgld.{name}" for name in INNER], CHECKER)
