@@ -4,13 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from problems import logistic, regression
 
 import fsgld
 from fsgld.algorithm import Client, Rules, client_update, conducive
 from fsgld.fit import anchored, fit
 from fsgld.randomness import Numbers
 from fsgld.surrogates import Gaussian
+from problems import logistic, regression
 
 F = np.array([0.2, 0.5, 0.3])
 THETA = jnp.array([0.3, -0.7, 1.1])

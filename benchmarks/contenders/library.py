@@ -1,11 +1,15 @@
 """fsgld itself, by its public API and nothing else."""
 
+import warnings
+
 import jax
 import numpy as np
 
 import fsgld
 
 from ..workloads import log_prior
+
+warnings.filterwarnings("ignore", "never visited")  # a short run among 10,000 clients
 
 
 def library(w):

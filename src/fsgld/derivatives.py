@@ -119,7 +119,7 @@ def _sum_over_rows(fn: Callable[[Row, Array], Any], shard: Shard) -> Any:
     rows, start, size = shard
     last = jnp.asarray(start + size - 1)
 
-    def block(b: Array) -> Any:
+    def block(b: Array | int) -> Any:
         index = jnp.asarray(start) + b * BLOCK + jnp.arange(BLOCK)
         return fn(take(rows, jnp.minimum(index, last)), jnp.where(index <= last, 1.0, 0.0))
 

@@ -72,7 +72,8 @@ def gradient_variance(
     rules = Rules(flat, replace(likelihood, anchor=None), int(batch_size))
     if method == "exact":
         G = all_clients(flat, theta, table)[1]
-        covariance = np.asarray(_exact(rules, federation, theta, G), float)
+        within, between = _exact(flat, rules.likelihood, federation, theta, G)
+        covariance = np.asarray(within / batch_size + between, float)
     else:
         estimates = _estimates(rules, federation, theta, root_key(seed), int(draws))
         covariance = np.cov(np.asarray(estimates, float), rowvar=False).reshape(len(theta), -1)
@@ -141,26 +142,27 @@ def grid(low: ArrayLike, high: ArrayLike, n: int) -> Float[np.ndarray, "points d
     return np.stack(np.meshgrid(*np.linspace(a, b, n).T, indexing="ij"), axis=-1).reshape(-1, a.size)
 
 
-@partial(jax.jit, static_argnums=0)
-def _exact(rules: Rules, federation: Federation, theta: Theta, G: Float[Array, "S d"]) -> Float[Array, "d d"]:
-    """Add the covariances within clients and between them; G_s(θ) is the mean of row-by-row estimates."""
-    N, f, likelihood = federation.sizes.astype(theta.dtype), federation.probs, rules.likelihood
+@partial(jax.jit, static_argnums=(0, 1))
+def _exact(
+    flat: FlatModel, likelihood: Likelihood, federation: Federation, theta: Theta, G: Float[Array, "S d"]
+) -> tuple[Float[Array, "d d"], Float[Array, "d d"]]:
+    """Give the covariances within clients (m = 1) and between them; G_s(θ) is the mean of estimates from one row."""
+    N, f = federation.sizes.astype(theta.dtype), federation.probs
 
     def estimate(row: Row, s: Array) -> Theta:
         batch, memo = jax.tree.map(lambda leaf: leaf[None], row), jax.tree.map(lambda leaf: leaf[s], federation.memos)
-        offset = likelihood.offset(rules.model, memo, batch, N[s])
-        return likelihood.gradient(rules.model, theta, batch, N[s], offset)
+        return likelihood.gradient(flat, theta, batch, N[s], likelihood.offset(flat, memo, batch, N[s]))
 
     def spread(block: tuple[Row, Array], w: Array) -> Array:
-        centred, s = jax.vmap(estimate)(*block) - G[block[1]], block[1]
-        return ((w / (N * f * rules.batch_size)[s])[:, None] * centred).T @ centred
+        centred = jax.vmap(estimate)(*block) - G[block[1]]
+        return ((w / (N * f)[block[1]])[:, None] * centred).T @ centred
 
     # ∇log p(θ) + α ∇log q(θ) is common to all E_s and cancels in E_s − E
     q = jax.vmap(lambda q_s: q_s.grad_log(theta))(federation.surrogates)
     E = (G - federation.alpha * q) / f[:, None]
     E, owner = E - (f @ E)[None], _owner(federation.rows, federation.sizes)
     within = _sum_over_rows(spread, Shard((federation.rows, owner), 0, len(owner)))
-    return within + (f[:, None] * E).T @ E
+    return within, (f[:, None] * E).T @ E
 
 
 @partial(jax.jit, static_argnums=(0, 4))

@@ -42,7 +42,7 @@ class Settings:
     thin: int = 100
     draws: int = 1000  # a chain
     chains: int = 32
-    data_seed: int = 5324  # rows of unit variance on average; a free corner in the picture
+    data_seed: int = 28310  # chosen for the picture: no client where the mean is, a free corner
     seed: int = 0
 
     @staticmethod
@@ -120,7 +120,7 @@ def run(settings: Settings, announce: Callable[[int, str], None] = lambda n, tex
     surrogates = fsgld.fit(MODEL, shards, fsgld.analytic)
     for method, (conducive, _) in METHODS.items():
         for local_steps in settings.local_steps:
-            announce(len(runs), f"{method}, {local_steps} local updates")
+            announce(len(runs), f"{method}, local updates: {local_steps}")
             begin = time.perf_counter()
             draws = _draws(method, local_steps, shards, surrogates if conducive else None, settings)
             seconds = time.perf_counter() - begin

@@ -17,7 +17,7 @@ EXACT = "#D55E00"
 ROWS = (  # colours of Okabe and Ito, and the story of each method in a few words
     ("#0072B2", "smears into a mixture of local posteriors"),
     ("#B65C93", "in the right place, far too wide"),
-    ("#00805D", "right"),
+    ("#00805D", "matches the exact posterior"),
 )
 CAPTION = (
     "colours: the clients’ rows     black: draws     "
@@ -27,6 +27,7 @@ REACH = 8.5  # half the width of a panel
 ZOOM = 10  # half the width of a zoom, in posterior standard deviations
 SHOWN = 1500  # draws in a panel
 INSET = 0.41  # the zoom's share of a panel
+GAPS = {"wspace": 0.04, "hspace": 0.04}
 CORNERS = [(x, y) for x in (0.57, 0.02) for y in (0.57, 0.02)]
 
 
@@ -47,26 +48,39 @@ def draw(outcome: Outcome) -> Any:
     except ImportError:
         raise ImportError("the picture needs Matplotlib: pip install 'fsgld[plots]'") from None
     columns, corner = outcome.settings.local_steps, _free_corner(outcome.shards)
-    figure = Figure(figsize=(3 * len(columns) + 4, 9.6), layout="constrained")
-    figure.supxlabel(CAPTION, fontsize=12)
-    grid = figure.add_gridspec(len(METHODS), len(columns) + 1)
+    figure, main, side = _grids(Figure, len(columns))
     for i, run in enumerate(outcome.runs):
-        ax = figure.add_subplot(grid[divmod(i, len(columns))])
+        ax = figure.add_subplot(main[divmod(i, len(columns))])
         _panel(ax, outcome.shards, run.draws.reshape(-1, 2), corner)
         _label(ax, run.variance_ratio)
         if i < len(columns):
             ax.set_title(f"{run.local_steps} local update" + "s" * (run.local_steps > 1))
         if i % len(columns) == 0:
             _name_row(ax, run.method, *ROWS[i // len(columns)])
-    _exact(figure.add_subplot(grid[0, -1]), outcome, corner)
-    _variances(figure.add_subplot(grid[1:, -1]), outcome)
+    _exact(figure.add_subplot(side[0]), outcome, corner)
+    _variances(figure.add_subplot(side[1:]), outcome)
     return figure
+
+
+def _grids(new_figure: Any, columns: int) -> tuple[Any, Any, Any]:
+    """Lay out the figure: the grid of panels, and a column beside it. Sizes are in inches."""
+    panel, left, middle, right, bottom, top = 3.1, 0.75, 1.05, 0.1, 0.75, 0.35
+    width = left + panel * columns + middle + panel + right
+    height = bottom + panel * len(METHODS) + top
+    figure = new_figure(figsize=(width, height))
+    x, y = (left + panel * columns) / width, {"bottom": bottom / height, "top": 1 - top / height}
+    main = figure.add_gridspec(len(METHODS), columns, left=left / width, right=x, **y, **GAPS)
+    beside = {"left": x + middle / width, "right": 1 - right / width}
+    side = figure.add_gridspec(len(METHODS), 1, **beside, **y, **GAPS)
+    figure.text((left / width + x) / 2, 0.3 / height, CAPTION, fontsize=12, ha="center")
+    return figure, main, side
 
 
 def _name_row(ax: Any, method: str, colour: str, story: str) -> None:
     """Write the method and its story beside a row."""
-    ax.set_ylabel(method, fontsize=13, fontweight="bold", color=colour, labelpad=22)
-    ax.text(-0.03, 0.5, story, transform=ax.transAxes, rotation=90, ha="right", va="center")
+    style = {"transform": ax.transAxes, "rotation": 90, "ha": "right", "va": "center"}
+    ax.text(-0.11, 0.5, method, fontsize=14, fontweight="bold", color=colour, **style)
+    ax.text(-0.025, 0.5, story, fontsize=11, **style)
 
 
 def _panel(ax: Any, shards: list[np.ndarray], draws: np.ndarray, corner: tuple[float, float]) -> None:
@@ -123,7 +137,7 @@ def _variances(ax: Any, outcome: Outcome) -> None:
     ax.axhline(1, color=EXACT, ls="--", lw=1.5, zorder=0)
     ax.text(1, 0.85, "exact posterior", color=EXACT, fontsize=11, va="top", fontweight="bold")
     ax.set(xscale="log", yscale="log", xlabel="local updates", ylim=(0.4, None))
-    ax.set_ylabel("variance ÷ the posterior’s (dots: measured, lines: theory)")
+    ax.set_ylabel("variance ÷ the posterior’s (dots: measured; lines join theory)")
     ax.xaxis.set_major_formatter("{x:.0f}")
     ax.yaxis.set_major_formatter("{x:,.0f}")
     ax.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,137 @@
+"""Checkpoints: killed and resumed equals never killed, bit for bit; damage and foreign runs are refused."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pytest
+
+import fsgld
+from problems import regression
+
+SCRIPT = textwrap.dedent("""
+    import sys
+    sys.path.insert(0, {tests!r})
+    from problems import regression
+    import fsgld
+    model, shards = regression()
+    result = fsgld.sample(
+        model, shards, dynamics=fsgld.sghmc(1e-3), batch_size=4, local_steps=50, rounds=20_000, chains=2, thin=50,
+        seed=9, checkpoint=sys.argv[1], progress=False,
+    )
+    result.save(sys.argv[2])
+""")
+
+
+def start(folder, out):
+    tests = os.path.dirname(__file__)
+    return subprocess.Popen([sys.executable, "-c", SCRIPT.format(tests=tests), str(folder), str(out)])
+
+
+def test_a_run_killed_at_random_moments_gives_the_same_draws(tmp_path):
+    """SIGKILL again and again, at random moments after the first call is on disk; then let it finish."""
+    rng = random.Random(0)
+    assert start(tmp_path / "whole", tmp_path / "whole.npz").wait(120) == 0
+    kills = 0
+    for _ in range(20):
+        process = start(tmp_path / "cut", tmp_path / "cut.npz")
+        calls = tmp_path / "cut" / "calls"
+        seen = len(list(calls.glob("*.npz"))) if calls.exists() else 0
+        limit = time.monotonic() + 120
+        while process.poll() is None and time.monotonic() < limit:
+            if calls.exists() and len(list(calls.glob("*.npz"))) > seen:
+                time.sleep(rng.uniform(0, 0.05))
+                process.send_signal(signal.SIGKILL)
+                break
+            time.sleep(0.002)
+        kills += process.wait(60) == -signal.SIGKILL
+        if kills == 3:
+            break
+    if not (tmp_path / "cut.npz").exists():
+        assert start(tmp_path / "cut", tmp_path / "cut.npz").wait(120) == 0
+    assert kills >= 1
+    whole, cut = (fsgld.Result.load(tmp_path / f"{name}.npz") for name in ("whole", "cut"))
+    np.testing.assert_array_equal(whole.draws, cut.draws)
+    np.testing.assert_array_equal(whole.visited, cut.visited)
+    assert np.isfinite(cut.draws).all()
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved") / "checkpoint"
+    run(folder)
+    return folder
+
+
+def run(folder, seed=1, scale=1.0, **settings):
+    model, shards = regression()
+    shards = [(X * scale, y) for X, y in shards]
+    settings = {"local_steps": 5, "rounds": 60, "chains": 2, "batch_size": 4} | settings
+    return fsgld.sample(model, shards, dynamics=fsgld.langevin(1e-3), seed=seed, checkpoint=folder, **settings)
+
+
+def contents(folder):
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_a_finished_run_is_read_back(saved):
+    before = contents(saved)
+    np.testing.assert_array_equal(run(saved).draws, run(saved).draws)
+    assert contents(saved) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"seed": 2}, "seed"), ({"scale": 1.5}, "data"), ({"rounds": 61}, "rounds"), ({"chains": 3}, "chains"),
+        ({"probs": [0.2, 0.3, 0.5]}, "probs"), ({"likelihood": fsgld.plain}, "likelihood"),
+    ],
+)  # fmt: skip
+def test_a_foreign_checkpoint_is_refused_and_left_untouched(saved, change, word):
+    before = contents(saved)
+    with pytest.raises(fsgld.CheckpointError, match=rf"belongs to another run: its .*{word}.*left untouched"):
+        run(saved, **change)
+    assert contents(saved) == before
+
+
+def test_another_model_is_a_foreign_checkpoint(saved):
+    model, shards = regression()
+    other = fsgld.Model(lambda p: 2 * model.log_prior(p), model.log_likelihood, model.init)
+    with pytest.raises(fsgld.CheckpointError, match="belongs to another run"):
+        fsgld.sample(
+            other, shards, dynamics=fsgld.langevin(1e-3), seed=1, checkpoint=saved, local_steps=5, rounds=60, chains=2,
+            batch_size=4,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "empty", "missing", "json"])
+def test_a_damaged_checkpoint_is_refused_and_left_untouched(saved, tmp_path, damage):
+    folder = tmp_path / "damaged"
+    shutil.copytree(saved, folder)
+    calls = sorted((folder / "calls").glob("*.npz"))
+    data = calls[1].read_bytes()
+    if damage == "truncate":
+        calls[1].write_bytes(data[: len(data) // 2])
+    if damage == "flip":
+        middle = data.find(b"draws.npy") + 200
+        calls[1].write_bytes(data[:middle] + bytes([data[middle] ^ 255]) + data[middle + 1 :])
+    if damage == "empty":
+        calls[-1].write_bytes(b"")
+    if damage == "missing":
+        calls[1].unlink()
+    if damage == "json":
+        (folder / "fingerprint.json").write_text("{")
+    before = contents(folder)
+    with pytest.raises(fsgld.CheckpointError, match="left untouched"):
+        run(folder)
+    assert contents(folder) == before
+
+
+def test_without_a_checkpoint_the_draws_are_the_same(saved):
+    np.testing.assert_array_equal(run(saved).draws, run(None).draws)
