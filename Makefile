@@ -37,7 +37,7 @@ check: $(VENV)/.test
 	$(MAKE) test
 
 bench: $(VENV)-bench/.bench
-	$(VENV)-bench/bin/python benchmarks/run.py
+	$(VENV)-bench/bin/python -m benchmarks.run
 
 $(VENV)-bench/.bench: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-bench

@@ -15,7 +15,10 @@ from fsgld.fit import anchored, fit
 from problems import logistic, regression, regression_posterior
 
 F = np.array([0.2, 0.5, 0.3])
-SETTINGS = {"probs": F, "batch_size": 4, "local_steps": 6, "rounds": 25, "chains": 2, "thin": 1, "burn_in": 0, "seed": 7, "alpha": 0.9}
+SETTINGS = {
+    "probs": F, "batch_size": 4, "local_steps": 6, "rounds": 25, "chains": 2, "thin": 1, "burn_in": 0, "seed": 7,
+    "alpha": 0.9,
+}  # fmt: skip
 
 DYNAMICS = {
     "langevin": (fsgld.langevin(1e-3), reference.langevin),

@@ -107,7 +107,7 @@ def test_the_federated_mode_is_the_pooled_mode(problem):
     theta = jax.flatten_util.ravel_pytree(model.start())[0]
     mode = find_mode(flat, theta, table)
     rows = jax.tree.map(lambda *x: jnp.concatenate(x), *shards)
-    loss = lambda t: -(flat.log_prior(t) + jnp.sum(flat.log_likelihood(t, rows)))  # noqa: E731
+    loss = lambda t: -(flat.log_prior(jnp.asarray(t)) + jnp.sum(flat.log_likelihood(jnp.asarray(t), rows)))  # noqa: E731
     best = minimize(loss, theta, jac=jax.grad(loss), tol=1e-12).x
     sd = np.sqrt(np.diag(np.linalg.inv(jax.hessian(loss)(jnp.asarray(best)))))
     assert np.abs((mode.theta - best) / sd).max() < 1e-3

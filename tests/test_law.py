@@ -164,7 +164,8 @@ def test_concrete_sorted_by_target(dynamics, draws):
     rate = h / 2 * {"whitened": 1.0, "langevin": eigenvalues.min()}[dynamics]
     result = fsgld.sample(
         model, shards, surrogates, dynamics=getattr(fsgld, dynamics)(h), likelihood=fsgld.control_variate,
-        batch_size=20, local_steps=round(7 / rate), rounds=2 + draws // 100, chains=100, burn_in=round(14 / rate), seed=5,
+        batch_size=20, local_steps=round(7 / rate), rounds=2 + draws // 100, chains=100,
+        burn_in=round(14 / rate), seed=5,
     )  # fmt: skip
     deviations = result.draws["beta"].reshape(-1, len(mean)) - mean
     z = deviations @ np.linalg.inv(np.linalg.cholesky(covariance)).T  # should be N(0, I)

@@ -66,7 +66,7 @@ def curvature(flat: FlatModel, theta: Theta, shard: Shard, kind: str) -> Float[A
 def largest_curvature(flat: FlatModel, theta: Theta, shard: Shard) -> Float[Array, ""]:
     """Find the largest |eigenvalue| of H_s(θ) by 30 power iterations."""
 
-    def iterate(_: int, v: Theta) -> Theta:
+    def iterate(_: Any, v: Theta) -> Theta:
         slope = lambda t: gradient(flat, t, shard)  # noqa: E731
         return -jax.jvp(slope, (theta,), (v / jnp.linalg.norm(v),))[1]
 
