@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fsgld.errors import CheckpointError
+from fsgld.errors import CheckpointError, brief
 
 Arrays = dict[str, np.ndarray]
 
@@ -77,11 +77,13 @@ class Checkpoint:
             found = json.loads(file.read_text())
         except ValueError:
             raise CheckpointError(f"{file} is damaged (not JSON); {_FIX}") from None
+        if not isinstance(found, dict):
+            raise CheckpointError(f"{file} is damaged (not a table of settings); {_FIX}")
         for key in fingerprint | found:
             if found.get(key) != fingerprint.get(key):
                 raise CheckpointError(
                     f"the checkpoint {self.folder} belongs to another run: its {key} is"
-                    f" {found.get(key)!r}, this run's is {fingerprint.get(key)!r}; {_FIX}"
+                    f" {brief(found.get(key), 50)}, this run's is {brief(fingerprint.get(key), 50)}; {_FIX}"
                 )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from os import PathLike
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import numpy as np
 
 from fsgld.derivatives import all_clients
 from fsgld.dynamics import Dynamics
-from fsgld.errors import InputError
+from fsgld.errors import InputError, brief, check_whole, first_line, is_number
 from fsgld.likelihood import Likelihood
 from fsgld.model import FlatModel, Model, Theta
 from fsgld.run import ENGINES
@@ -21,45 +22,68 @@ from fsgld.surrogates import Gaussian
 
 def check_settings(given: dict[str, Any]) -> None:
     """Check the plain arguments of `sample`."""
-    for name in ("batch_size", "local_steps", "rounds", "chains", "thin"):
-        value = given[name]
-        if name == "thin" and value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-            raise InputError(f"{name} must be a whole number of at least 1; got {value!r}")
-    if given["engine"] not in ENGINES:
-        raise InputError(f"engine must be one of {sorted(ENGINES)}; got {given['engine']!r}")
+    sizes = ("batch_size", "local_steps", "rounds", "chains", "thin")
+    check_whole(**{name: given[name] for name in sizes if name != "thin" or given[name] is not None})
+    rounds, local_steps = given["rounds"], given["local_steps"]
+    if rounds * local_steps > 2**31 - 1:
+        raise InputError(
+            f"rounds × local_steps must be at most {2**31 - 1} steps a chain; got {rounds} × {local_steps}"
+        )
+    if given["engine"] not in list(ENGINES):
+        raise InputError(f"engine must be one of {sorted(ENGINES)}; got {brief(given['engine'])}")
     if isinstance(given["surrogates"], str) and given["surrogates"] != "auto":
         raise InputError(f'surrogates must be "auto", None or a list of fsgld.Gaussian; got {given["surrogates"]!r}')
-    for name, kind in (("model", Model), ("dynamics", Dynamics), ("likelihood", Likelihood)):
-        if given[name] is not None and not isinstance(given[name], kind):
-            hints = {
-                "model": "build it with fsgld.Model(log_prior, log_likelihood, init)",
-                "dynamics": "give fsgld.langevin(step_size), whitened, sghmc or psgld",
-                "likelihood": "give fsgld.plain or fsgld.control_variate",
-            }
-            raise InputError(f"{name} is {given[name]!r:.60}; {hints[name]}")
-    if not np.ndim(given["alpha"]) == 0 or not np.isfinite(given["alpha"]) or given["alpha"] < 0:
-        raise InputError(f"alpha must be a number of at least 0; got {given['alpha']!r}")
+    check_kind("model", given["model"])
+    for name in ("dynamics", "likelihood"):
+        if given[name] is not None:
+            check_kind(name, given[name])
+    if not is_number(given["alpha"]) or given["alpha"] < 0:
+        raise InputError(f"alpha must be a number of at least 0; got {brief(given['alpha'])}")
+    if given["checkpoint"] is not None and not isinstance(given["checkpoint"], str | PathLike):
+        raise InputError(f"checkpoint must be the path of a folder; got {brief(given['checkpoint'])}")
 
 
-def check_probs(probs: Any, clients: int) -> np.ndarray:
+def check_kind(name: str, value: Any) -> None:
+    """Check that a part of a run is what it should be."""
+    kind, hint = {
+        "model": (Model, "build it with fsgld.Model(log_prior, log_likelihood, init)"),
+        "dynamics": (Dynamics, "give fsgld.langevin(step_size), whitened, sghmc or psgld"),
+        "likelihood": (Likelihood, "give fsgld.plain or fsgld.control_variate"),
+    }[name]
+    if not isinstance(value, kind):
+        raise InputError(f"{name} is {brief(value, 60)}; {hint}")
+
+
+def count_burn_in(burn_in: Any, steps: int) -> int:
+    """Read burn_in: a whole number of steps, or a share of all steps below 1."""
+    whole = isinstance(burn_in, int | np.integer)
+    if isinstance(burn_in, bool) or not is_number(burn_in) or burn_in < 0 or not (whole or burn_in < 1):
+        raise InputError(f"burn_in must be a whole number of steps or a share below 1; got {brief(burn_in)}")
+    return int(burn_in) if whole else int(burn_in * steps)
+
+
+def check_probs(probs: Any, clients: int, names: Sequence[str] | None = None) -> np.ndarray:
     """Check the selection probabilities f_s."""
     if probs is None:
         return np.full(clients, 1 / clients)
-    f = np.asarray(probs, float)
+    try:
+        f = np.asarray(probs, float)
+    except (TypeError, ValueError):
+        f = np.zeros(())
     if f.shape != (clients,):
-        raise InputError(f"probs must hold one number for each of {clients} clients; got {f.shape}")
+        given = f"{f.size} numbers of shape {f.shape}" if f.ndim else f"{type(probs).__name__} {brief(probs)}"
+        raise InputError(f"probs must hold one number for each of {clients} clients; got {given}")
     if not (f > 0).all() or abs(f.sum() - 1) > 1e-6:
-        worst = f" and {f.min():g} at client {f.argmin()}" if not (f > 0).all() else ""
+        s = int(np.argmin(f))
+        worst = "" if (f > 0).all() else f" and {f[s]:g} at {names[s] if names else f'client {s}'}"
         raise InputError(f"probs must be positive and sum to 1; got sum {f.sum():.6g} over {clients} clients{worst}")
     return f / f.sum()
 
 
 def check_model(model: Model, flat: FlatModel, theta: Theta, table: Shards) -> None:
-    """Check that prior and likelihood give scalars for one row."""
+    """Check that prior and likelihood give real scalars for one row."""
     row = jax.tree.map(lambda leaf: leaf[0], table.rows)
-    shapes = jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", row)
+    shapes = brief(jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", row), 120)
     calls: list[tuple[str, Callable[..., Any], tuple]] = [
         ("log_prior", model.log_prior, ()),
         (f"log_likelihood (of one row, {shapes})", model.log_likelihood, (row,)),
@@ -68,12 +92,14 @@ def check_model(model: Model, flat: FlatModel, theta: Theta, table: Shards) -> N
         try:
             out = jax.eval_shape(function, flat.unravel(theta), *arguments)
         except Exception as error:
-            raise InputError(f"{name} fails at init: {type(error).__name__}: {error}") from error
+            raise InputError(f"{name} fails at init: {first_line(error)}; write it with jax.numpy") from error
         if getattr(out, "shape", None) != ():
             raise InputError(
                 f"{name} must return one number (a scalar); it returns"
                 f" {getattr(out, 'shape', type(out).__name__)}. Sum inside the function"
             )
+        if not jnp.issubdtype(out.dtype, jnp.floating):
+            raise InputError(f"{name} must return a real floating-point number; it returns {out.dtype}")
 
 
 def check_finite_at(flat: FlatModel, theta: Theta, table: Shards, where: str) -> None:
@@ -96,13 +122,49 @@ def check_finite_at(flat: FlatModel, theta: Theta, table: Shards, where: str) ->
         )
 
 
-def check_surrogate(q: Gaussian, name: str, d: int) -> None:
-    """Check one client's surrogate: size, symmetry of form, finiteness."""
+def stack_surrogates(surrogates: Any, names: Sequence[str], theta: Theta) -> Gaussian:
+    """Check the surrogates given and stack them; None is q ≡ 1 for every client."""
+    S, d = len(names), len(theta)
+    if surrogates is None:
+        return Gaussian(jnp.zeros((S, d), theta.dtype))
+    if not isinstance(surrogates, Gaussian):
+        if not isinstance(surrogates, list | tuple):
+            raise InputError(
+                "surrogates must be a list of fsgld.Gaussian, one a client (see fsgld.fit);"
+                f" got {type(surrogates).__name__} {brief(surrogates, 40)}"
+            )
+        if len(surrogates) != S:
+            raise InputError(f"got {len(surrogates)} surrogates for {S} clients; give one each")
+        for q, name in zip(surrogates, names, strict=True):
+            _check_form(q, name, d)
+        surrogates = Gaussian.stack(surrogates)
+    shapes = surrogates.shift.shape, None if surrogates.precision is None else surrogates.precision.shape
+    if shapes[0] != (S, d) or shapes[1] not in (None, (S, d), (S, d, d)):
+        raise InputError(
+            f"stacked surrogates must have a shift of shape {(S, d)} (clients, parameters), and a precision of"
+            f" that shape or {(S, d, d)}; got {shapes[0]} and {shapes[1]}"
+        )
+    finite = np.all([np.isfinite(leaf).reshape(S, -1).all(1) for leaf in jax.tree.leaves(surrogates)], axis=0)
+    if not finite.all():
+        raise InputError(f"{names[int(np.argmin(finite))]}: the surrogate holds NaN or infinite numbers; fit it again")
+    if surrogates.kind == "dense":
+        P = np.asarray(surrogates.precision)
+        skew = np.abs(P - P.swapaxes(1, 2)).max((1, 2)) > 1e-3 * np.abs(P).max((1, 2))
+        if skew.any():
+            raise InputError(
+                f"{names[int(np.argmax(skew))]}: the surrogate's precision is not symmetric; give the precision"
+                " itself, not a factor of it"
+            )
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, theta.dtype), surrogates)
+
+
+def _check_form(q: Any, name: str, d: int) -> None:
+    """Check one client's surrogate: type and size."""
+    if not isinstance(q, Gaussian):
+        raise InputError(f"{name}: the surrogate must be an fsgld.Gaussian; got {type(q).__name__} {brief(q, 40)}")
     precision = None if q.precision is None else q.precision.shape
     if q.shift.shape != (d,) or precision not in (None, (d,), (d, d)):
         raise InputError(
             f"{name}: the surrogate has shift of shape {q.shift.shape} and precision of shape"
             f" {precision}; the model has {d} parameters, so ({d},) and ({d}, {d}) or ({d},) are needed"
         )
-    if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(q)):
-        raise InputError(f"{name}: the surrogate holds NaN or infinite numbers; fit it again")

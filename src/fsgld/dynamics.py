@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from fsgld.errors import InputError
+from fsgld.errors import InputError, brief, is_number
 from fsgld.model import Theta
 from fsgld.schedules import Numbers, Schedule, as_schedule
 
@@ -64,7 +64,7 @@ class Dynamics:
         """Whether the precision of prior × q is still to be given."""
         return self.name == "whitened" and "factor" not in self.constants
 
-    def with_precision(self, precision: np.ndarray) -> Dynamics:
+    def with_precision(self, precision: Any) -> Dynamics:
         """Whiten with M = precision⁻¹; a matrix (d, d), or a vector for a diagonal one."""
         return replace(self, constants={"factor": jnp.asarray(_inverse_root(precision))})
 
@@ -99,7 +99,7 @@ def whitened(step_size: float | Schedule = 0.1, precision: Array | None = None) 
         Λ₀ + Λ, a matrix or a vector; by default `sample` takes it from the prior and surrogates.
     """
     dynamics = Dynamics("whitened", _whitened, _nothing, as_schedule(step_size))
-    return dynamics if precision is None else dynamics.with_precision(np.asarray(precision))
+    return dynamics if precision is None else dynamics.with_precision(precision)
 
 
 def sghmc(step_size: float | Schedule, friction: float = 0.1) -> Dynamics:
@@ -116,8 +116,8 @@ def sghmc(step_size: float | Schedule, friction: float = 0.1) -> Dynamics:
     friction
         0 < a ≤ 1, the share of momentum lost a step.
     """  # noqa: D400
-    if not 0 < friction <= 1:
-        raise InputError(f"friction must be in (0, 1]; got {friction!r}")
+    if not is_number(friction) or not 0 < friction <= 1:
+        raise InputError(f"friction must be in (0, 1]; got {brief(friction)}")
     constants = {"friction": jnp.asarray(float(friction))}
     return Dynamics("sghmc", _sghmc, jnp.zeros_like, as_schedule(step_size), constants)
 
@@ -139,10 +139,10 @@ def psgld(step_size: float | Schedule, decay: float = 0.99, floor: float = 1e-5)
     floor
         λ > 0.
     """  # noqa: D400
-    if not 0 < decay < 1:
-        raise InputError(f"decay must be between 0 and 1; got {decay!r}")
-    if not floor > 0:
-        raise InputError(f"floor must be positive; got {floor!r}")
+    if not is_number(decay) or not 0 < decay < 1:
+        raise InputError(f"decay must be between 0 and 1; got {brief(decay)}")
+    if not is_number(floor) or not floor > 0:
+        raise InputError(f"floor must be positive and finite; got {brief(floor)}")
     constants = {"decay": jnp.asarray(float(decay)), "floor": jnp.asarray(float(floor))}
     return Dynamics("psgld", _psgld, _unset, as_schedule(step_size), constants)
 
@@ -182,18 +182,24 @@ def _unset(theta: Theta) -> Memory:
     return -jnp.ones_like(theta)
 
 
-def _inverse_root(precision: Float[np.ndarray, ...]) -> Float[np.ndarray, ...]:
+def _inverse_root(precision: Any) -> Float[np.ndarray, ...]:
     """Find L with L Lᵀ = precision⁻¹, in double precision on the host."""
-    P = np.asarray(precision, float)
-    if P.ndim == 1:
-        if not (P > 0).all():
-            raise InputError(f"whitened needs positive precisions; the smallest is {P.min():.3g}")
-        return P**-0.5
     try:
-        return np.linalg.inv(np.linalg.cholesky(P)).T
+        P = np.asarray(precision, float)
+    except (TypeError, ValueError):
+        P = np.zeros(())
+    if P.ndim not in (1, 2) or P.shape != P.shape[:1] * P.ndim:
+        given = brief(precision) if P.ndim else f"{brief(precision)} of shape ()"
+        raise InputError(f"the precision of whitened must be a square matrix or a vector; got {given}")
+    if P.ndim == 2 and (np.abs(P - P.T) > 1e-3 * np.abs(P).max()).any():  # False for NaN
+        raise InputError("the precision of whitened must be symmetric; a factor of it is not enough")
+    try:
+        lowest = np.linalg.eigvalsh(P).min() if P.ndim == 2 and np.isfinite(P).all() else P.min()
+        if not lowest > 0:
+            raise np.linalg.LinAlgError
+        return P**-0.5 if P.ndim == 1 else np.linalg.inv(np.linalg.cholesky(P)).T
     except np.linalg.LinAlgError:
-        lowest = np.linalg.eigvalsh(P).min() if np.isfinite(P).all() else np.nan
         raise InputError(
-            "whitened needs prior × q to be a density, but its precision has smallest eigenvalue"
-            f" {lowest:.3g}; refit the surrogates (fsgld.anchored) or use fsgld.langevin"
+            "whitened needs prior × q to be a density (a positive definite precision), but the smallest eigenvalue"
+            f" of its precision is {lowest:.3g}; refit the surrogates (fsgld.anchored) or use fsgld.langevin"
         ) from None

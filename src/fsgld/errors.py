@@ -11,6 +11,11 @@ Divergence is a result, not an exception: see `fsgld.Result.status`.
 
 from __future__ import annotations
 
+from typing import Any
+
+import jax
+import numpy as np
+
 
 class InputError(ValueError):
     """What the caller gave cannot be used; the message says what to do instead."""
@@ -18,3 +23,37 @@ class InputError(ValueError):
 
 class CheckpointError(RuntimeError):
     """A checkpoint is damaged, belongs to another run, or cannot be written."""
+
+
+def check_whole(least: int = 1, **given: Any) -> None:
+    """Check that settings are whole numbers, not too small."""
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+            raise InputError(f"{name} must be a whole number of at least {least}; got {brief(value)}")
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is one finite real number: Python's, NumPy's or JAX's."""
+    if not isinstance(value, int | float | np.generic | np.ndarray | jax.Array):
+        return False
+    array = np.asarray(value)
+    return array.shape == () and array.dtype.kind in "iuf" and bool(np.isfinite(array))
+
+
+def brief(value: Any, length: int = 80) -> str:
+    """Say in one short line what was given."""
+    if hasattr(value, "shape") and value.shape:
+        kind = "array" if isinstance(value, np.ndarray | jax.Array) else type(value).__name__
+        return f"{kind} of shape {tuple(value.shape)}"
+    words = " ".join(repr(value).split())
+    return words if len(words) <= length else words[: length - 1] + "…"
+
+
+def first_line(error: Exception) -> str:
+    """Quote an exception of the user's code in one line."""
+    return f"{type(error).__name__}: {brief_text(str(error))}"
+
+
+def brief_text(text: str) -> str:
+    """Take the first line of a text."""
+    return (text.strip().splitlines() or [""])[0][:200]

@@ -18,12 +18,13 @@ from jaxtyping import Array
 
 from fsgld import engines
 from fsgld.algorithm import Rules
+from fsgld.checks import check_kind, check_model
 from fsgld.derivatives import Shard, curvature, gradient, largest_curvature, taylor, value
 from fsgld.dynamics import langevin
 from fsgld.engines.compiled import advance
-from fsgld.errors import InputError
+from fsgld.errors import InputError, brief, check_whole
 from fsgld.likelihood import plain
-from fsgld.model import FlatModel, Model, Params, Theta
+from fsgld.model import FlatModel, Model, Params, Theta, as_theta
 from fsgld.randomness import root_key, thresholds
 from fsgld.shards import Data, Shards, gather
 from fsgld.surrogates import Gaussian
@@ -44,13 +45,19 @@ def fit(
     **options
         Passed on to the method, for every client alike.
     """
+    check_kind("model", model)
+    if not callable(method):
+        raise InputError(f"method is {brief(method)}; give a function such as fsgld.laplace or fsgld.anchored")
     table = gather(shards)
     surrogates = []
     for s, name in enumerate(table.names):
         try:
-            surrogates.append(method(model, _alone(table, s), **options))
+            q = method(model, _alone(table, s), **options)
         except InputError as error:
             raise InputError(f"{name}: {error}") from error
+        if not isinstance(q, Gaussian):
+            raise InputError(f"{name}: the method must return an fsgld.Gaussian; it returns {type(q).__name__}")
+        surrogates.append(q)
     return surrogates
 
 
@@ -119,6 +126,8 @@ def laplace(model: Model, data: Data, *, diagonal: bool = False, max_steps: int 
     parameters) has no Laplace surrogate: this is said in words.
     """
     flat, theta, shard = _prepare(model, data)
+    if not np.isfinite(value(flat, theta, shard)):
+        raise InputError("the log-likelihood is not finite at the model's start (init); give another init")
     theta, climbed = _climb(flat, theta, shard, max_steps)
     q = taylor(flat, theta, shard, "dense")
     eigenvalues = np.linalg.eigvalsh(np.asarray(q.precision, float))
@@ -155,6 +164,8 @@ def from_draws(
     """
     flat, theta, shard = _prepare(model, data)
     d = len(theta)
+    check_whole(draws=draws, batch_size=batch_size, thin=thin)
+    check_whole(0, burn_in=burn_in)
     if not diagonal and draws <= d:
         raise InputError(
             f"{draws} draws cannot give a positive definite covariance of {d} parameters; keep"
@@ -163,7 +174,7 @@ def from_draws(
     h = _stable_step(flat, theta, shard) if step_size is None else step_size
     chain = _local_chain(flat, theta, shard, h, batch_size, thin, burn_in + draws * thin, seed)
     kept = np.asarray(chain[-draws:], float)
-    if not np.isfinite(kept).all():
+    if not np.isfinite(kept).all() or _grows(kept):
         raise InputError(
             f"local SGLD with step size {float(h):.3g} diverged on these {shard.size} rows (or their"
             " likelihood has no mode); give a smaller step_size, or use fsgld.anchored"
@@ -188,9 +199,11 @@ def _alone(table: Shards, s: int) -> Shards:
 
 def _prepare(model: Model, data: Data, at: Params | None = None) -> tuple[FlatModel, Theta, Shard]:
     """Flatten the model, choose the point, and see the data as rows of a table."""
+    check_kind("model", model)
     one = data if isinstance(data, Shards) else gather({"this client": data})
-    theta, _ = ravel_pytree(model.start() if at is None else at)
+    theta = ravel_pytree(model.start())[0] if at is None else as_theta(model, at, "anchor")
     flat = model.flatten()
+    check_model(model, flat, theta, one)
     return flat, theta, Shard(one.rows, int(one.starts[0]), int(one.sizes[0]))
 
 
@@ -203,7 +216,7 @@ def _climb(flat: FlatModel, theta: Theta, shard: Shard, steps: int) -> tuple[The
         ridge = damping * max(np.abs(values).max(), 1e-12)
         move = vectors @ ((vectors.T @ G) / np.maximum(np.abs(values), ridge))
         if G @ move < 1e-6 and values.min() > 0:
-            return theta, True
+            return theta, _falls(flat, theta, shard, move, G @ move, height)
         new = theta + jnp.asarray(move, theta.dtype)
         new_height = float(value(flat, new, shard))
         if new_height >= height - 1e-6 * abs(height):  # False for NaN
@@ -211,6 +224,23 @@ def _climb(flat: FlatModel, theta: Theta, shard: Shard, steps: int) -> tuple[The
         else:
             damping = max(damping, 1e-4) * 10
     return theta, False
+
+
+def _falls(flat: FlatModel, theta: Theta, shard: Shard, move: np.ndarray, squared: float, height: float) -> bool:
+    """Whether log p(x_s | θ) falls (by about ½) one sd beyond θ, where Newton points to; it does at a mode."""
+    if not squared > 0:
+        return True
+    beyond = theta + jnp.asarray(move / np.sqrt(squared), theta.dtype)
+    rounding = 10 * float(np.finfo(theta.dtype).eps) * abs(height)
+    return height - float(value(flat, beyond, shard)) > 0.05 - rounding
+
+
+def _grows(draws: np.ndarray) -> bool:
+    """Whether a chain's excursions grow without end: its second half is a thousand times wider."""
+    if len(draws) < 4:
+        return False
+    first, second = (np.abs(half - draws[0]).max() for half in np.array_split(draws, 2))
+    return bool(second > 1e3 * max(first, np.finfo(float).tiny))
 
 
 def _stable_step(flat: FlatModel, theta: Theta, shard: Shard) -> float:

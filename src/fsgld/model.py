@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from fsgld.errors import InputError
+from fsgld.errors import InputError, brief, first_line
 
 Params = Any
 Row = Any
@@ -51,8 +52,15 @@ class Model:
         """Give the start of one chain as a pytree of floating-point arrays."""
         params = self.init
         if callable(params):
-            params = params(jax.random.key(0) if key is None else key)
-        return jax.tree.map(_as_float, params)
+            try:
+                params = params(jax.random.key(0) if key is None else key)
+            except Exception as error:
+                raise InputError(
+                    f"init fails: {first_line(error)}; give arrays, or a function of a JAX key that returns them"
+                ) from error
+        if not jax.tree.leaves(params):
+            raise InputError(f"init holds no parameter; got {brief(params)}, give an array or a pytree of arrays")
+        return jax.tree_util.tree_map_with_path(_as_float, params)
 
     def flatten(self) -> FlatModel:
         """See the model as a function of the flat vector θ."""
@@ -84,9 +92,34 @@ class FlatModel(NamedTuple):
         return jax.grad(lambda t: jnp.sum(self.log_likelihood(t, rows)))(theta)
 
 
-def _as_float(leaf: Any) -> Array:
+def as_theta(model: Model, params: Params, what: str) -> Theta:
+    """Flatten parameters that look like the model's init; a flat vector θ is taken as it is."""
+    start = model.start()
+    theta = ravel_pytree(start)[0]
+    looks: Any = lambda tree: (jax.tree.structure(tree), [np.shape(leaf) for leaf in jax.tree.leaves(tree)])  # noqa: E731
+    if looks(params) != looks(start) and looks(params) != looks(theta):
+        raise InputError(
+            f"the {what} must look like the model's init ({theta.size} parameters: {_shapes(start)});"
+            f" got {_shapes(params)}"
+        )
+    return ravel_pytree(jax.tree_util.tree_map_with_path(_as_float, params))[0]
+
+
+def _shapes(params: Params) -> str:
+    """Describe parameters in one line: shapes of arrays, and what is no array."""
+    shape: Any = lambda leaf: f"array{list(leaf.shape)}" if hasattr(leaf, "shape") else leaf  # noqa: E731
+    return brief(jax.tree.map(shape, params), 100)
+
+
+def _as_float(path: Any, leaf: Any) -> Array:
     """Turn a parameter into a floating-point array, or say why it cannot be one."""
-    array = jnp.asarray(leaf)
+    try:
+        array = jnp.asarray(leaf)
+    except (TypeError, ValueError):
+        name = jax.tree_util.keystr(path, simple=True, separator=".") or "it"
+        raise InputError(f"init must hold numbers, but {name} is {brief(leaf)}") from None
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
         raise InputError(f"parameters must be real; init holds an array of dtype {array.dtype}")
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        return array.astype(float)
     return array.astype(jnp.promote_types(array.dtype, jnp.float32))

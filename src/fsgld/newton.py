@@ -45,6 +45,7 @@ def find_mode(flat: FlatModel, theta: Theta, table: Shards, max_sweeps: int = 50
         slope = np.asarray(G, float).sum(0) + np.asarray(flat.grad_log_prior(theta), float)
         move = _newton_move(P, slope)
         if slope @ move < tolerance:
+            _check_falls(flat, theta, table, move, float(values.sum() + flat.log_prior(theta)), slope @ move)
             return Mode(theta, Gaussian(G + H @ theta, H), sweep)
         value = float(values.sum() + flat.log_prior(theta))
         theta = _line_search(flat, theta, table, move, value, slope @ move)
@@ -64,8 +65,22 @@ def _newton_move(P: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         )
     scale = np.sqrt(np.maximum(np.abs(np.diag(P)), 1e-300))
     values, vectors = np.linalg.eigh(P / np.outer(scale, scale))
-    coordinates = vectors.T @ (gradient / scale)
-    return vectors @ (coordinates / np.maximum(np.abs(values), 1e-8)) / scale
+    with np.errstate(over="ignore", invalid="ignore"):  # a flat direction: the line search copes
+        coordinates = vectors.T @ (gradient / scale)
+        return vectors @ (coordinates / np.maximum(np.abs(values), 1e-8)) / scale
+
+
+def _check_falls(flat: FlatModel, theta: Theta, table: Shards, move: np.ndarray, value: float, squared: float) -> None:
+    """Check that the log posterior falls (by about ½) one posterior sd beyond θ, where Newton points to."""
+    if not squared > 0:
+        return
+    beyond = theta + jnp.asarray(move / np.sqrt(squared), theta.dtype)
+    fall = value - float(all_clients(flat, beyond, table)[0].sum() + flat.log_prior(beyond))
+    if fall < 0.05 - 10 * float(np.finfo(theta.dtype).eps) * abs(value):
+        raise InputError(
+            "the posterior has no mode: it still grows (or stays level) one sd beyond where it seemed to be, as"
+            " with one class only and a flat prior. Is it proper? Give a proper prior, or surrogates of your own"
+        )
 
 
 def _line_search(flat: FlatModel, theta: Theta, table: Shards, move: np.ndarray, value: float, slope: float) -> Theta:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, UInt32
 
-from fsgld.errors import InputError
+from fsgld.errors import InputError, brief
 
 u32 = jnp.uint32
 
@@ -42,7 +42,7 @@ class Numbers(NamedTuple):
 def root_key(seed: int) -> Key[Array, ""]:
     """Make the key of a run from its seed, always with threefry."""
     if not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
-        raise InputError(f"seed must be a whole number from 0 to 2**32 - 1; got {seed!r}")
+        raise InputError(f"seed must be a whole number from 0 to 2**32 - 1; got {brief(seed)}")
     return jax.random.key(np.uint32(seed), impl="threefry2x32")
 
 

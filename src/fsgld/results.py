@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fsgld import diagnostics
-from fsgld.errors import InputError
+from fsgld.errors import InputError, check_whole, is_number
 from fsgld.model import Params
 from fsgld.run import Record
 
@@ -122,6 +122,8 @@ class Result:
         Columns are mean, sd, the ends of the equal-tailed interval, the Monte Carlo error of the
         mean, bulk and tail effective sample size, and rank-normalised split R-hat.
         """
+        if not is_number(interval) or not 0 < interval < 1:
+            raise InputError(f"interval must lie strictly between 0 and 1; got {interval!r}")
         names, draws = self.flat_draws()
         whole = draws[[not status.diverged for status in self.status]].astype(float)
         notes = self.problems()
@@ -198,6 +200,8 @@ class Result:
 
     def _each_draw(self, function: Callable[[Any, Params], Any], draws: int | None) -> Any:
         """Map function(index, params) over evenly spaced draws of the chains that ran to the end."""
+        if draws is not None:
+            check_whole(draws=draws)
         alive = [not status.diverged for status in self.status]
         merged = jax.tree.map(lambda leaf: leaf[alive].reshape(-1, *leaf.shape[2:]), self.draws)
         count = len(jax.tree.leaves(merged)[0])
@@ -230,16 +234,17 @@ class Result:
             with np.load(file, allow_pickle=False) as archive:
                 arrays = {name: archive[name] for name in archive.files}
             meta = json.loads(str(arrays["meta"]))
-            assert meta["format"] == "fsgld result 1"
+            if meta["format"] != "fsgld result 1":
+                raise ValueError(meta["format"])
+            return Result(
+                _rebuild(meta["structure"], arrays), arrays["draw_rounds"], arrays["visited"],
+                tuple(meta["clients"]), tuple(Status(*s) for s in meta["status"]), meta["settings"],
+                meta["timings"],
+            )  # fmt: skip
         except FileNotFoundError:
             raise
         except Exception:
-            raise InputError(f"{file} is not a result written by fsgld.Result.save") from None
-        return Result(
-            _rebuild(meta["structure"], arrays), arrays["draw_rounds"], arrays["visited"],
-            tuple(meta["clients"]), tuple(Status(*s) for s in meta["status"]), meta["settings"],
-            meta["timings"],
-        )  # fmt: skip
+            raise InputError(f"{file} is not a result written by fsgld.Result.save, or it is damaged") from None
 
 
 def _status(c: int, good: np.ndarray, finite: np.ndarray, visited: np.ndarray, clients: tuple[str, ...]) -> Status:

@@ -23,14 +23,15 @@ from fsgld.checks import (
     check_model,
     check_probs,
     check_settings,
-    check_surrogate,
+    count_burn_in,
+    stack_surrogates,
 )
 from fsgld.derivatives import all_clients, prior_taylor
 from fsgld.dynamics import Dynamics, State, whitened
 from fsgld.engines import Federation, make_plan
 from fsgld.errors import InputError
 from fsgld.likelihood import Likelihood, control_variate, plain
-from fsgld.model import FlatModel, Model, Theta
+from fsgld.model import FlatModel, Model, Theta, as_theta
 from fsgld.results import Result
 from fsgld.run import Keep, run
 from fsgld.shards import Data, Shards, gather
@@ -102,20 +103,23 @@ def sample(
     table = gather(shards)
     flat, theta = model.flatten(), ravel_pytree(model.start())[0]
     check_model(model, flat, theta, table)
-    f = check_probs(probs, len(table))
+    f = check_probs(probs, len(table), table.names)
     check_finite_at(flat, theta, table, "the model's start (init)")
 
     root, auto = randomness.root_key(seed), isinstance(surrogates, str)
     mode = newton.find_mode(flat, theta, table) if auto else None
-    stack = mode.surrogates if mode else _stack(surrogates, table, theta)
+    stack = mode.surrogates if mode else stack_surrogates(surrogates, table.names, theta)
     total = stack.total()
     dynamics, approximation = _choose_dynamics(dynamics, flat, mode.theta if mode else theta, total, surrogates is None)
     likelihood = likelihood or (plain if surrogates is None else control_variate)
-    anchor = _choose_anchor(likelihood, theta, mode, approximation)
+    anchor = _choose_anchor(likelihood, model, theta, mode, approximation)
     starts = _starts(model, theta, chains, root, approximation if mode else None)
+    if callable(model.init) and not mode:
+        for c, start in enumerate(starts):
+            check_finite_at(flat, start, table, f"the start of chain {c} (init)")
 
     every = local_steps if thin is None else thin
-    keep = Keep(rounds, gcd(local_steps, every), every, _steps(burn_in, rounds * local_steps), local_steps)
+    keep = Keep(rounds, gcd(local_steps, every), every, count_burn_in(burn_in, rounds * local_steps), local_steps)
     if not keep.wanted(np.arange(every, rounds * local_steps + 1, every)).any():
         raise InputError(
             f"no draw is left: {rounds * local_steps} steps a chain, of which burn_in drops"
@@ -152,48 +156,24 @@ def sample(
     return result
 
 
-def _steps(burn_in: int | float, steps: int) -> int:
-    """Read burn_in: a share of all steps if it is a float below 1, else a number of steps."""
-    if isinstance(burn_in, bool) or not np.isfinite(burn_in) or burn_in < 0:
-        raise InputError(f"burn_in must be a number of steps or a share below 1; got {burn_in!r}")
-    return int(burn_in * steps) if isinstance(burn_in, float) and burn_in < 1 else int(burn_in)
-
-
-def _stack(surrogates: Any, table: Shards, theta: Theta) -> Gaussian:
-    """Check the surrogates given and stack them; None is q ≡ 1 for every client."""
-    if surrogates is None:
-        return Gaussian(jnp.zeros((len(table), len(theta)), theta.dtype))
-    if not isinstance(surrogates, Gaussian):
-        items = list(surrogates)
-        if not all(isinstance(q, Gaussian) for q in items):
-            raise InputError(
-                f"surrogates must be a list of fsgld.Gaussian, one a client; got {type(items[0]).__name__} items"
-            )
-        if len(items) != len(table):
-            raise InputError(f"got {len(items)} surrogates for {len(table)} clients; give one each")
-        for q, name in zip(items, table.names, strict=True):
-            check_surrogate(q, name, len(theta))
-        surrogates = Gaussian.stack(items)
-    if surrogates.shift.shape != (len(table), len(theta)):
-        raise InputError(
-            f"stacked surrogates must have shape {(len(table), len(theta))} (clients, parameters);"
-            f" got {surrogates.shift.shape}"
-        )
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, theta.dtype), surrogates)
-
-
 def _choose_dynamics(
     dynamics: Dynamics | None, flat: FlatModel, theta: Theta, total: Gaussian, none: bool
 ) -> tuple[Dynamics, Gaussian | None]:
     """Fill in the default dynamics and the coordinates of `whitened`; give prior × q as well."""
     if none:
         if dynamics is None or dynamics.needs_precision:
+            if dynamics is not None:
+                raise InputError(
+                    "whitened takes its coordinates from prior × q, but surrogates is None; give surrogates,"
+                    " whitened(step_size, precision), or dynamics=fsgld.langevin(step_size=...)"
+                )
             raise InputError(
                 "without surrogates there is no default for the step size; give"
                 ' dynamics=fsgld.langevin(step_size=...), or let surrogates be "auto"'
             )
-        return dynamics, None
+        return _check_size(dynamics, theta), None
     dynamics = whitened() if dynamics is None else dynamics
+    dynamics = _check_size(dynamics, theta)
     if len(theta) > newton.MOST_PARAMETERS and not dynamics.needs_precision:
         return dynamics, None
     approximation = prior_taylor(flat, theta) + total
@@ -205,15 +185,22 @@ def _choose_dynamics(
     return dynamics, approximation
 
 
+def _check_size(dynamics: Dynamics, theta: Theta) -> Dynamics:
+    """Check that a precision given to `whitened` fits the model."""
+    factor = dynamics.constants.get("factor")
+    if factor is not None and len(factor) != len(theta):
+        raise InputError(
+            f"the precision given to whitened has shape {factor.shape}, but the model has {len(theta)} parameters"
+        )
+    return dynamics
+
+
 def _choose_anchor(
-    likelihood: Likelihood, theta: Theta, mode: newton.Mode | None, approximation: Gaussian | None
+    likelihood: Likelihood, model: Model, theta: Theta, mode: newton.Mode | None, approximation: Gaussian | None
 ) -> Theta:
     """Choose the control variate's anchor: the user's, the mode, the mean of prior × q, or init."""
     if likelihood.anchor is not None:
-        anchor, _ = ravel_pytree(jax.tree.map(jnp.asarray, likelihood.anchor))
-        if anchor.shape != theta.shape:
-            raise InputError(f"the anchor has {anchor.size} numbers, the model has {theta.size} parameters")
-        return anchor.astype(theta.dtype)
+        return as_theta(model, likelihood.anchor, "anchor").astype(theta.dtype)
     if mode is not None:
         return mode.theta
     try:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fsgld.errors import InputError
+from fsgld.errors import InputError, brief, is_number
 
 Step = Float[Array, ""]
 Numbers = dict[str, Array]
@@ -45,7 +45,7 @@ def polynomial(a: float, b: float = 1.0, gamma: float = 0.55) -> Schedule:
 
 def cosine(step_size: float, steps: int, final: float) -> Schedule:
     """Fall from h to `final` as h_t = f + ½(h − f)(1 + cos(π min(t/steps, 1))), then stay."""
-    return Schedule("cosine", _cosine, _positive(h=step_size, steps=steps, final=final))
+    return Schedule("cosine", _cosine, _positive(step_size=step_size, steps=steps, final=final))
 
 
 def cyclical(step_size: float, period: int) -> Schedule:
@@ -53,7 +53,7 @@ def cyclical(step_size: float, period: int) -> Schedule:
 
     Reference: Zhang et al., Cyclical stochastic gradient MCMC, ICLR 2020, Eq. (1).
     """
-    return Schedule("cyclical", _cyclical, _positive(h=step_size, period=period))
+    return Schedule("cyclical", _cyclical, _positive(step_size=step_size, period=period))
 
 
 def as_schedule(step_size: float | Schedule) -> Schedule:
@@ -74,17 +74,17 @@ def _polynomial(n: Numbers, t: Array) -> Array:
 def _cosine(n: Numbers, t: Array) -> Array:
     """Evaluate f + ½(h − f)(1 + cos(π min(t/steps, 1)))."""
     phase = jnp.cos(jnp.pi * jnp.minimum(t / n["steps"], 1.0))
-    return n["final"] + 0.5 * (n["h"] - n["final"]) * (1 + phase)
+    return n["final"] + 0.5 * (n["step_size"] - n["final"]) * (1 + phase)
 
 
 def _cyclical(n: Numbers, t: Array) -> Array:
     """Evaluate (h/2)(1 + cos(π (t mod period)/period))."""
-    return 0.5 * n["h"] * (1 + jnp.cos(jnp.pi * (t % n["period"]) / n["period"]))
+    return 0.5 * n["step_size"] * (1 + jnp.cos(jnp.pi * (t % n["period"]) / n["period"]))
 
 
 def _positive(**numbers: float) -> Numbers:
     """Check that every number of a schedule is positive and make them arrays."""
     for name, value in numbers.items():
-        if isinstance(value, str | bool) or jnp.ndim(value) or not 0 < value < jnp.inf:
-            raise InputError(f"{name} must be a positive finite number; got {value!r}")
+        if not is_number(value) or not value > 0:
+            raise InputError(f"{name} must be a positive finite number; got {brief(value)}")
     return {name: jnp.asarray(value) for name, value in numbers.items()}

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -51,12 +52,14 @@ class Gaussian:
     def from_precision(mean: Array, precision: Array) -> Gaussian:
         """Build from a mean and a precision (a matrix, or a vector for a diagonal one)."""
         mean, precision = jnp.asarray(mean), jnp.asarray(precision)
+        _check_shapes("precision", mean, precision)
         return Gaussian(_apply(precision, mean), precision)
 
     @staticmethod
     def from_moments(mean: Array, covariance: Array | np.ndarray) -> Gaussian:
         """Build from a mean and a positive definite covariance (a matrix, or variances)."""
         covariance = np.asarray(covariance, float)
+        _check_shapes("covariance", mean, covariance)
         if covariance.ndim == 1:
             if not np.all(covariance > 0):
                 raise InputError(f"variances must be positive; the smallest given is {covariance.min():g}")
@@ -84,6 +87,8 @@ class Gaussian:
 
     def to(self, kind: str) -> Gaussian:
         """Write the same surrogate in a form at least as rich: linear ⊂ diagonal ⊂ dense."""
+        if kind not in _KINDS:
+            raise InputError(f"the form of a surrogate is one of {', '.join(_KINDS)}; got {kind!r}")
         have, want = _KINDS.index(self.kind), _KINDS.index(kind)
         if want < have:
             raise InputError(f"a {self.kind} surrogate cannot be written as a {kind} one")
@@ -104,6 +109,8 @@ class Gaussian:
 
     def covariance_float64(self) -> np.ndarray:
         """Invert the precision on the host in double precision."""
+        if self.shift.ndim != 1:
+            raise InputError(f"this is a stack of {len(self.shift)} clients; take one out with q[s], or q.total()")
         dense = np.asarray(self.to("dense").precision, float)
         return _inverse(dense, "the precision of this surrogate")
 
@@ -154,10 +161,23 @@ def _apply(precision: Array | None, theta: Array) -> Array:
     return precision @ theta if precision.ndim > theta.ndim else precision * theta
 
 
+def _check_shapes(what: str, mean: Any, matrix: Any) -> None:
+    """Check that a mean and a precision or covariance (a matrix, or a vector) are of one size."""
+    shape, d = np.shape(mean), np.shape(mean)[-1:]
+    if np.shape(matrix) not in (shape, shape + d):
+        raise InputError(
+            f"mean and {what} must be of one size; got a mean of shape {shape} and a {what} of shape {np.shape(matrix)}"
+        )
+
+
 def _inverse(matrix: np.ndarray, what: str) -> np.ndarray:
     """Invert a symmetric positive definite matrix, or say in words that it is not one."""
     matrix = np.asarray(matrix, float)
+    if (np.abs(matrix - matrix.T) > 1e-3 * np.abs(matrix).max()).any():  # False for NaN
+        raise InputError(f"{what} is not symmetric; give the matrix itself, not a factor of it")
     try:
+        if not np.isfinite(matrix).all():
+            raise np.linalg.LinAlgError
         root = np.linalg.inv(np.linalg.cholesky(matrix))
     except np.linalg.LinAlgError:
         lowest = np.linalg.eigvalsh(matrix).min() if np.isfinite(matrix).all() else np.nan

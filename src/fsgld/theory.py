@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int, Key
 from numpy.typing import ArrayLike
 
 from fsgld.algorithm import Rules, client_update, reassign_chain
-from fsgld.checks import check_probs
+from fsgld.checks import check_probs, stack_surrogates
 from fsgld.derivatives import BLOCK, Shard, _sum_over_rows, all_clients, prior_taylor
 from fsgld.dynamics import Dynamics
 from fsgld.engines import Federation
@@ -26,7 +26,7 @@ from fsgld.errors import InputError
 from fsgld.likelihood import Likelihood, plain
 from fsgld.model import FlatModel, Model, Params, Row, Theta
 from fsgld.randomness import numbers, root_key, round_keys, thresholds
-from fsgld.sample import _choose_anchor, _memos, _stack
+from fsgld.sample import _choose_anchor, _memos
 from fsgld.schedules import constant
 from fsgld.shards import Data, Shards, gather
 from fsgld.surrogates import Gaussian
@@ -62,9 +62,9 @@ def gradient_variance(
     if len(points) != 1 or method not in ("exact", "monte_carlo"):
         raise InputError(f'give one θ and method "exact" or "monte_carlo"; got {len(points)} θ and {method!r}')
     theta, init, f = points[0], ravel_pytree(model.start())[0], check_probs(probs, len(table))
-    stack = _stack(surrogates, table, theta)
+    stack = stack_surrogates(surrogates, table.names, theta)
     around = None if surrogates is None else prior_taylor(flat, init) + stack.total()
-    memos = _memos(likelihood, flat, _choose_anchor(likelihood, init, None, around), table)
+    memos = _memos(likelihood, flat, _choose_anchor(likelihood, model, init, None, around), table)
     federation = Federation(
         table.rows, jnp.asarray(table.starts), jnp.asarray(table.sizes), jnp.asarray(f, theta.dtype),
         jnp.asarray(thresholds(f)), stack, stack.total(), jnp.asarray(alpha, theta.dtype), memos,
@@ -182,7 +182,7 @@ def _estimates(rules: Rules, federation: Federation, theta: Theta, root: Key[Arr
 def _worst_case(model: Model, table: Shards, surrogates: Any, points: Params, average: bool) -> PerClient:
     """Check what was given, go through the points, and name the client if a gradient is not finite."""
     thetas = _points(model, points)
-    stack, sizes = _stack(surrogates, table, thetas[0]), jnp.asarray(table.sizes)
+    stack, sizes = stack_surrogates(surrogates, table.names, thetas[0]), jnp.asarray(table.sizes)
     worst = np.asarray(_largest(model.flatten(), average, thetas, table.rows, sizes, stack), float)
     if not np.isfinite(worst).all():
         name = table.names[int(np.argmin(np.isfinite(worst)))]
