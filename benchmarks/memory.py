@@ -1,7 +1,11 @@
-"""Peak memory of one fsgld run on W4, for a fresh process. Prints bytes before, at the peak, of the data."""
+"""Peak memory of one fsgld run on W4, for a fresh process. Prints bytes before, at the peak, of the data.
+
+`python -m benchmarks.memory 900` runs the same program on 900 rows a client: what JAX itself needs.
+"""
 
 import json
 import re
+import sys
 from pathlib import Path
 
 from .contenders.library import library
@@ -17,7 +21,7 @@ def resident(field: str) -> int:
 def main() -> None:
     """Run 200 rounds of W4; the data count once as the user's arrays."""
     before = resident("VmRSS")
-    w = network()
+    w = network(*map(int, sys.argv[1:]))
     library(w)(200)
     print(json.dumps({"before": before, "peak": resident("VmHWM"), "data": w.num_bytes}))
 

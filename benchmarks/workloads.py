@@ -104,10 +104,10 @@ def _metric(params, pair):
     return jax.nn.log_sigmoid(-y * (z @ params["gamma"] - params["mu"]))
 
 
-def network() -> Workload:
+def network(num_rows: int = 90_000) -> Workload:
     """W4: MLP 18-18-18-8-2 in the shape of the SUSY data; weak diagonal surrogates (their values cost nothing)."""
     rng = np.random.default_rng(4)
-    x = rng.standard_normal((30, 90_000, 18), np.float32)
+    x = rng.standard_normal((30, num_rows, 18), np.float32)
     y = (x[..., 0] > 0).astype(np.int32)
     sizes = (18, 18, 18, 8, 2)
     init = [_layer(rng, a, b) for a, b in pairwise(sizes)]

@@ -99,8 +99,8 @@ def test_how_the_work_is_cut_does_not_change_the_chain(monkeypatch, group, block
             rounds=10, chains=2, thin=3, burn_in=0, seed=3,
         )  # fmt: skip
 
-    whole = run(Plan(2, 10, 12, 1, 12))
-    cut = run(Plan(2, 6, 12, group, block))
+    whole = run(Plan(2, 10, 12, 1, 12, True))
+    cut = run(Plan(2, 6, 12, group, block, block != 6))
     assert whole.draws.shape == cut.draws.shape == (2, 40, 3)
     np.testing.assert_array_equal(whole.visited, cut.visited)
     np.testing.assert_allclose(whole.draws, cut.draws, rtol=1e-10, atol=1e-12)

@@ -157,3 +157,28 @@ def test_replicated_rows_have_the_predictive_law(result):
     assert abs(noise.mean()) < 4 / np.sqrt(noise.size)
     assert abs(noise.var() - 1) < 4 * np.sqrt(2 / noise.size)
     assert len(np.unique(noise)) == noise.size
+
+
+def test_all_chains_lost_before_the_first_draw_is_said_in_words():
+    """No draw is kept at all, and the run stops early; nothing fails on the empty arrays."""
+    model, shards = blobs(clients=3, rows=50)
+    with pytest.warns(UserWarning, match="0 finite draws kept"):
+        result = fsgld.sample(
+            model, shards, None, dynamics=fsgld.langevin(1.0), batch_size=5, local_steps=10, rounds=5000, chains=2,
+            burn_in=0.5,
+        )  # fmt: skip
+    assert result.draws.shape[1] == 0
+    assert result.visited.shape[1] < 5000
+    assert "no chain ran to the end" in str(result.summary())
+
+
+def test_a_chain_that_runs_away_has_diverged_before_it_overflows():
+    """Growth by a factor a step reaches 1e15 long before 1e308: such numbers are not draws."""
+    model, shards = blobs(clients=3, rows=50)
+    with pytest.warns(UserWarning, match="diverged in round"):
+        result = fsgld.sample(
+            model, shards, None, dynamics=fsgld.langevin(0.0267), batch_size=5, local_steps=10, rounds=400, chains=2,
+            thin=1, burn_in=0,
+        )  # fmt: skip
+    assert all(status.diverged for status in result.status)
+    assert np.nanmax(np.abs(result.draws)) < 1e15

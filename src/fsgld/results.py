@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fsgld import diagnostics
+from fsgld.engines import RUNAWAY
 from fsgld.errors import InputError, check_whole, is_number
 from fsgld.model import Params
 from fsgld.run import Record
@@ -28,7 +29,7 @@ class Status(NamedTuple):
 
     @property
     def diverged(self) -> bool:
-        """Whether the chain left the finite numbers."""
+        """Whether the chain ran away: a parameter beyond 1e15, or not a number."""
         return self.round is not None
 
     def __str__(self) -> str:
@@ -89,10 +90,11 @@ class Result:
     ) -> Result:  # fmt: skip
         """Wrap what the driver left: find divergences, give draws their structure."""
         flat = record.draws
-        good = np.logical_and.accumulate(np.isfinite(flat).all(-1), axis=1)
+        with np.errstate(invalid="ignore"):
+            good = np.logical_and.accumulate((np.abs(flat) < RUNAWAY).all(-1), axis=1)
         flat = np.where(good[..., None], flat, np.nan)
         draws = jax.tree.map(np.asarray, jax.vmap(jax.vmap(unravel))(jnp.asarray(flat)))
-        status = tuple(_status(c, good[c], record.finite[c], record.visited[c], clients) for c in range(len(flat)))
+        status = tuple(_status(c, good[c], record, clients) for c in range(len(flat)))
         return Result(draws, record.draw_rounds, record.visited, clients, status, settings, timings)
 
     def problems(self) -> list[str]:
@@ -113,7 +115,7 @@ class Result:
             stem = jax.tree_util.keystr(path, simple=True, separator=".") or "theta"
             shape = leaf.shape[2:]
             names += [stem + (str(list(i)) if shape else "") for i in np.ndindex(*shape)]
-            arrays.append(leaf.reshape(*leaf.shape[:2], -1))
+            arrays.append(leaf.reshape(*leaf.shape[:2], int(np.prod(shape))))
         return tuple(names), np.concatenate(arrays, -1)
 
     def summary(self, interval: float = 0.94) -> Summary:
@@ -247,12 +249,13 @@ class Result:
             raise InputError(f"{file} is not a result written by fsgld.Result.save, or it is damaged") from None
 
 
-def _status(c: int, good: np.ndarray, finite: np.ndarray, visited: np.ndarray, clients: tuple[str, ...]) -> Status:
-    """Find the first round, if any, after which a chain was not finite."""
-    if finite.all():
+def _status(c: int, good: np.ndarray, record: Record, clients: tuple[str, ...]) -> Status:
+    """Find the first round, if any, in which a chain ran away."""
+    rounds = np.append(np.flatnonzero(~record.alive[c]), record.draw_rounds[~good])
+    if not len(rounds):
         return Status(c, int(good.sum()))
-    r = int(np.argmin(finite))
-    return Status(c, int(good.sum()), r, clients[visited[r]])
+    r = int(rounds.min())
+    return Status(c, int(good.sum()), r, clients[record.visited[c, r]])
 
 
 def _cell(name: str, value: float) -> str:

@@ -43,12 +43,12 @@ class Keep(NamedTuple):
 
 
 class Record(NamedTuple):
-    """All that a run leaves: draws (chains, n, d), their rounds, visited clients, finiteness."""
+    """All that a run leaves: draws (chains, n, d), their rounds, visited clients, who is alive."""
 
     draws: np.ndarray
     draw_rounds: np.ndarray
     visited: np.ndarray
-    finite: np.ndarray
+    alive: np.ndarray  # (chains, rounds): not run away yet
     seconds: dict[str, float]
 
 
@@ -82,7 +82,7 @@ def run(
             if checkpoint:
                 checkpoint.append(call, calls[-1])
             show(min(first + plan.rounds, keep.rounds), calls[-1])
-            if not calls[-1]["finite"][:, -1].any():
+            if not calls[-1]["alive"][:, -1].any():
                 break
     return _join(calls, seconds)
 
@@ -98,7 +98,7 @@ def _collect(keep: Keep, first: int, rounds: int, states: State, trace: Any) -> 
         "draws": flat[:, wanted],
         "draw_rounds": (steps[wanted] - 1) // keep.local_steps,
         "visited": np.asarray(trace.visited)[:, : keep.rounds - first],
-        "finite": np.asarray(trace.finite)[:, : keep.rounds - first],
+        "alive": np.asarray(trace.alive)[:, : keep.rounds - first],
         **leaves,
     }
 
@@ -117,7 +117,7 @@ def _join(calls: list[Arrays], seconds: dict[str, float]) -> Record:
 
     return Record(
         end_to_end("draws", 1), end_to_end("draw_rounds", 0),
-        end_to_end("visited", 1), end_to_end("finite", 1), seconds,
+        end_to_end("visited", 1), end_to_end("alive", 1), seconds,
     )  # fmt: skip
 
 
@@ -133,7 +133,7 @@ def _bar(progress: bool | None, rounds: int, done: int) -> Iterator[Callable[[in
         task = bar.add_task("sampling", total=rounds, completed=done)
 
         def show(completed: int, call: Arrays) -> None:
-            lost = int((~call["finite"][:, -1]).sum())
+            lost = int((~call["alive"][:, -1]).sum())
             text = f"sampling ({lost} diverged)" if lost else "sampling"
             bar.update(task, completed=completed, description=text)
 

@@ -41,7 +41,7 @@ class Gaussian:
     >>> import jax.numpy as jnp
     >>> q1 = Gaussian.from_precision(jnp.array([1.0, 0.0]), jnp.array([2.0, 2.0]))
     >>> q2 = Gaussian.from_precision(jnp.array([0.0, 3.0]), jnp.array([2.0, 4.0]))
-    >>> (q1 + q2).mean.tolist()
+    >>> (q1 + q2).mean.round(6).tolist()
     [0.5, 2.0]
     """
 

@@ -18,6 +18,8 @@ from fsgld.likelihood import Memo
 from fsgld.model import Row
 from fsgld.surrogates import Gaussian
 
+RUNAWAY = 1e15  # a chain with a parameter beyond this has diverged, though it may still be finite
+
 
 class Federation(NamedTuple):
     """All clients side by side, as an engine in one process sees them."""
@@ -48,6 +50,7 @@ class Plan(NamedTuple):
     local_steps: int  # T
     group: int  # rounds whose random numbers are drawn together
     block: int  # steps whose random numbers are drawn together; it divides T
+    together: bool  # whether chains advance side by side (vmap) or one after the other
 
 
 class Trace(NamedTuple):
@@ -55,20 +58,30 @@ class Trace(NamedTuple):
 
     draws: Float[Array, "chains rounds kept d"]
     visited: Int[Array, "chains rounds"]
-    finite: Bool[Array, "chains rounds"]  # whether θ was finite at the end of the round
+    alive: Bool[Array, "chains rounds"]  # whether |θ| < RUNAWAY at the end of the round
 
 
 def make_plan(chains: int, rounds: int, local_steps: int, m: int, d: int) -> Plan:
     """Cut the work so that random numbers stay in the cache and progress shows.
 
-    A pure function of the sizes, so that a resumed run is cut in the same places.
+    A pure function of the sizes, so that a resumed run is cut in the same places. On a CPU side by side pays for
+    small models only; larger ones lose the fast matrix-vector products of a single chain.
     """
-    numbers = 2**18 if jax.default_backend() == "cpu" else 2**26
-    a_step = chains * (m + d)
-    fits = [b for b in range(1, local_steps + 1) if local_steps % b == 0 and b * a_step <= numbers]
-    block = max(fits, default=1)
-    group = 1 if block < local_steps else int(np.clip(numbers // (a_step * block), 1, 64))
-    calls = max(20, 1 + int(rounds * local_steps * chains * m * d / 1e9))
-    rounds_a_call = -(-rounds // min(calls, rounds))
-    group = min(group, rounds_a_call)
-    return Plan(chains, -(-rounds_a_call // group) * group, local_steps, group, block)
+    cpu = jax.default_backend() == "cpu"
+    together = chains > 1 and (m * d <= 256 or not cpu)
+    numbers = 2**18 if cpu else 2**26  # drawn at once
+    a_step = (chains if together else 1) * (m + d)
+    block = _largest_divisor(local_steps, numbers // a_step)
+    group = 1 if block < local_steps else min(64, max(1, numbers // (a_step * block)))
+    # A call is a power of two of rounds, so that runs of other lengths find the same program; at least
+    # 16 calls a run, and none longer than about two seconds.
+    a_call = min(rounds // 16, int(1e9 / (local_steps * chains * m * d)))
+    rounds_a_call = 2 ** max(0, int(np.log2(max(a_call, 1))))
+    group = min(2 ** int(np.log2(group)), rounds_a_call)
+    return Plan(chains, rounds_a_call, local_steps, group, block, together)
+
+
+def _largest_divisor(n: int, limit: int) -> int:
+    """Find the largest divisor of n that is at most limit (1 if there is none)."""
+    pairs = ((k, n // k) for k in range(1, int(n**0.5) + 1) if n % k == 0)
+    return max((k for pair in pairs for k in pair if k <= limit), default=1)

@@ -16,7 +16,7 @@ from jaxtyping import Array, Int, Key
 
 from fsgld.algorithm import Client, Rules, client_update, reassign_chain
 from fsgld.dynamics import Dynamics, State
-from fsgld.engines import Federation, Plan, Trace
+from fsgld.engines import RUNAWAY, Federation, Plan, Trace
 from fsgld.randomness import Numbers, RoundKeys, numbers, round_keys
 
 
@@ -43,7 +43,7 @@ def advance(
             state, draws = client_update(rules, dynamics, client, state, what)
         else:
             state, draws = visit_in_blocks(client, state, what)
-        return state, (draws, s, jnp.isfinite(state.theta).all())
+        return state, (draws, s, jnp.all(jnp.abs(state.theta) < RUNAWAY))
 
     def visit_in_blocks(client: Client, state: State, keys: RoundKeys) -> tuple[State, Array]:
         record = gcd(plan.block, rules.record)
@@ -67,6 +67,10 @@ def advance(
         firsts = first_round + jnp.arange(0, plan.rounds, plan.group)
         return jax.lax.scan(group, state, firsts)
 
-    states, out = jax.vmap(chain)(states, jnp.arange(plan.chains))
+    every_chain = (states, jnp.arange(plan.chains))
+    if plan.together:
+        states, out = jax.vmap(chain)(*every_chain)
+    else:
+        states, out = jax.lax.map(lambda one: chain(*one), every_chain)
     merge = lambda leaf: leaf.reshape(plan.chains, plan.rounds, *leaf.shape[3:])  # noqa: E731
     return states, Trace(*map(merge, out))

@@ -14,7 +14,7 @@ from jaxtyping import Array, Int, Key
 
 from fsgld.algorithm import Rules, client_update, reassign_chain
 from fsgld.dynamics import Dynamics, State
-from fsgld.engines import Federation, Plan, Trace
+from fsgld.engines import RUNAWAY, Federation, Plan, Trace
 from fsgld.randomness import numbers, round_keys
 
 _update = partial(jax.jit, static_argnums=0)(client_update)
@@ -39,7 +39,7 @@ def advance(
             s = reassign_chain(keys.client, federation.thresholds)
             steps = numbers(keys, plan.local_steps, rules.batch_size, d, dtype)
             state, draws = _update(rules, dynamics, federation.client(s), state, steps)
-            traces.append((draws, s, jnp.isfinite(state.theta).all()))
+            traces.append((draws, s, jnp.all(jnp.abs(state.theta) < RUNAWAY)))
         ends.append(state)
     shape = (plan.chains, plan.rounds)
     stack = lambda *leaves: jnp.stack(leaves).reshape(*shape, *leaves[0].shape)  # noqa: E731
