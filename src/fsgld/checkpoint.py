@@ -91,11 +91,11 @@ _FIX = "it was left untouched. Choose another folder, or give the same arguments
 
 
 def digest(tree: Any) -> str:
-    """Fingerprint a pytree of arrays: structure, shapes, dtypes and values."""
-    sha = hashlib.sha256(str(jax.tree.structure(tree)).encode())
-    for leaf in jax.tree.leaves(tree):
+    """Fingerprint a pytree of arrays: paths, shapes, dtypes and values; the same in every process."""
+    sha = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         array = np.ascontiguousarray(leaf)
-        sha.update(f"{array.shape}{array.dtype}".encode())
+        sha.update(f"{jax.tree_util.keystr(path)} {array.shape} {array.dtype}".encode())
         sha.update(array.reshape(-1).view(np.uint8).data if array.size else b"")
     return sha.hexdigest()
 
@@ -103,7 +103,8 @@ def digest(tree: Any) -> str:
 def _read(file: Path) -> Arrays:
     """Read one call and check it against its own digest."""
     try:
-        with np.load(file, allow_pickle=False) as archive:
+        # opened here, because np.load leaves a file open that it cannot read
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         if str(arrays.pop("digest")) == digest(arrays):
             return arrays
