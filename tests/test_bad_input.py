@@ -934,3 +934,9 @@ def test_double_precision_data_run_in_single_precision() -> None:
 
 def test_thin_may_leave_one_draw() -> None:
     assert draws(thin=32).shape == (1, 1, 2)
+
+
+def test_more_random_numbers_a_visit_than_can_be_counted_are_refused():
+    model = fsgld.Model(lambda p: -jnp.sum(p**2), lambda p, x: -jnp.sum((x - p) ** 2), jnp.zeros(1))
+    with pytest.raises(fsgld.InputError, match=r"2000000 × 4000 random numbers, more than 2\*\*32; use fewer"):
+        fsgld.sample(model, [np.zeros((3, 1))], local_steps=2_000_000, rounds=2, batch_size=4000)

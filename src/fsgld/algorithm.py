@@ -52,29 +52,31 @@ def client_update(
     numbers each do the same as one call with all of them.
     """
     model, likelihood, f_s = rules.model, rules.likelihood, client.prob
-    scale = client.size / rules.batch_size  # N_s/m
+    scale = (client.size / rules.batch_size).astype(state.theta.dtype)  # N_s/m
 
-    def sample_minibatch(index: Int[Array, " m"]) -> tuple[Row, Array | None]:
+    def fetch(index: Int[Array, " m"]) -> tuple[Row, Array | None]:
         batch = take(client.rows, index)
         return batch, likelihood.offset(model, client.memo, batch, scale)
 
-    def step(state: State, draw: tuple[Any, Array]) -> tuple[State, None]:
+    # Sample mini-batches of size m from x_s, one for every t: here their row numbers, and the
+    # rows as well if they fit in the cache; larger ones are fetched in their step
+    index = client.start + pick_rows(numbers.row_bits, client.size)
+    ahead = _fits_in_cache(client.rows, rules.batch_size)
+    minibatches = jax.vmap(fetch)(index) if ahead else index
+
+    def step(state: State, draw: tuple[Any, Array]) -> State:
         minibatch, xi = draw
-        # Sample a mini-batch of size m from x_s
-        batch, offset = minibatch if ahead else sample_minibatch(minibatch)
+        batch, offset = minibatch if ahead else fetch(minibatch)
         # d_s ← ∇log p(θ) + (1/f_s) (N_s/m) ∇log p(x_s^(m) | θ)
         likelihood_gradient = likelihood.gradient(model, state.theta, batch, scale, offset)
         d_s = model.grad_log_prior(state.theta) + likelihood_gradient / f_s
         # g_s ← −(1/f_s) ∇log q_s(θ) + ∇log q(θ)
         g_s = client.conducive.grad_log(state.theta)
         # θ_{t+1} ← θ_t + (h_t/2)(d_s + g_s) + η_t
-        return dynamics.step(state, d_s + g_s, xi), None
+        return dynamics.step(state, d_s + g_s, xi)
 
-    index = client.start + pick_rows(numbers.row_bits, client.size)
-    ahead = _fits_in_cache(client.rows, rules.batch_size)
-    minibatches = jax.vmap(sample_minibatch)(index) if ahead else index
     # for t = 0 … T−1
-    return _scan_and_record(step, state, (minibatches, numbers.xi), rules.record)
+    return _scan(step, state, (minibatches, numbers.xi), rules.record)
 
 
 def reassign_chain(key: Key[Array, ""], thresholds: UInt32[Array, " edges"]) -> Int[Array, ""]:
@@ -102,18 +104,16 @@ def _fits_in_cache(rows: Row, m: int) -> bool:
     return m * bytes_per_row <= 4096
 
 
-def _scan_and_record(step: Any, state: State, xs: Any, record: int) -> tuple[State, Array]:
-    """Run a step over xs and keep every record-th θ."""
+def _scan(step: Any, state: State, draws: Any, record: int) -> tuple[State, Float[Array, "kept d"]]:
+    """Run all steps and keep every record-th θ."""
 
-    def stretch(state: State, xs: Any) -> tuple[State, Array]:
-        state, _ = jax.lax.scan(step, state, xs)
+    def stretch(state: State, draws: Any) -> tuple[State, Array]:
+        state, _ = jax.lax.scan(lambda s, draw: (step(s, draw), None), state, draws)
         return state, state.theta
 
-    steps = len(jax.tree.leaves(xs)[0])
+    steps = len(jax.tree.leaves(draws)[0])
     if record == steps:
-        state, theta = stretch(state, xs)
+        state, theta = stretch(state, draws)
         return state, theta[None]
-    if record == 1:
-        return jax.lax.scan(lambda s, x: (lambda r: (r, r.theta))(step(s, x)[0]), state, xs)
-    fold = lambda leaf: leaf.reshape(steps // record, record, *leaf.shape[1:])  # noqa: E731
-    return jax.lax.scan(stretch, state, jax.tree.map(fold, xs))
+    stretches = jax.tree.map(lambda leaf: leaf.reshape(steps // record, record, *leaf.shape[1:]), draws)
+    return jax.lax.scan(stretch, state, stretches)

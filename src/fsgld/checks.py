@@ -43,6 +43,14 @@ def check_settings(given: dict[str, Any]) -> None:
         raise InputError(f"checkpoint must be the path of a folder; got {brief(given['checkpoint'])}")
 
 
+def check_counters(local_steps: int, m: int, d: int) -> None:
+    """Check that the random numbers of a visit can be counted in 32 bits."""
+    if local_steps * max(m, d) >= 2**32:
+        raise InputError(
+            f"a visit would draw {local_steps} × {max(m, d)} random numbers, more than 2**32; use fewer local_steps"
+        )
+
+
 def check_kind(name: str, value: Any) -> None:
     """Check that a part of a run is what it should be."""
     kind, hint = {
@@ -52,6 +60,31 @@ def check_kind(name: str, value: Any) -> None:
     }[name]
     if not isinstance(value, kind):
         raise InputError(f"{name} is {brief(value, 60)}; {hint}")
+
+
+def check_dynamics(dynamics: Dynamics | None, theta: Theta) -> Dynamics:
+    """Check the dynamics of a run without surrogates: nothing can be filled in."""
+    if dynamics is None:
+        raise InputError(
+            "without surrogates there is no default for the step size; give"
+            ' dynamics=fsgld.langevin(step_size=...), or let surrogates be "auto"'
+        )
+    if dynamics.needs_precision:
+        raise InputError(
+            "whitened takes its coordinates from prior × q, but surrogates is None; give surrogates,"
+            " whitened(step_size, precision), or dynamics=fsgld.langevin(step_size=...)"
+        )
+    return check_size(dynamics, theta)
+
+
+def check_size(dynamics: Dynamics, theta: Theta) -> Dynamics:
+    """Check that a precision given to `whitened` fits the model."""
+    factor = dynamics.constants.get("factor")
+    if factor is not None and len(factor) != len(theta):
+        raise InputError(
+            f"the precision given to whitened has shape {factor.shape}, but the model has {len(theta)} parameters"
+        )
+    return dynamics
 
 
 def count_burn_in(burn_in: Any, steps: int) -> int:

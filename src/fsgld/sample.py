@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import gcd
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,10 +19,13 @@ from fsgld import newton, randomness
 from fsgld.algorithm import Rules
 from fsgld.checkpoint import Checkpoint, digest
 from fsgld.checks import (
+    check_counters,
+    check_dynamics,
     check_finite_at,
     check_model,
     check_probs,
     check_settings,
+    check_size,
     count_burn_in,
     stack_surrogates,
 )
@@ -100,80 +103,88 @@ def sample(
     """
     begin = time.perf_counter()
     check_settings(locals())
-    table = gather(shards)
+    table, root = gather(shards), randomness.root_key(seed)
     flat, theta = model.flatten(), ravel_pytree(model.start())[0]
+    check_counters(local_steps, batch_size, len(theta))
     check_model(model, flat, theta, table)
-    f = check_probs(probs, len(table), table.names)
     check_finite_at(flat, theta, table, "the model's start (init)")
+    keep = _choose_draws(rounds, local_steps, thin, burn_in)
+    f = check_probs(probs, len(table), table.names)
 
-    root, auto = randomness.root_key(seed), isinstance(surrogates, str)
-    mode = newton.find_mode(flat, theta, table) if auto else None
-    stack = mode.surrogates if mode else stack_surrogates(surrogates, table.names, theta)
-    total = stack.total()
-    dynamics, approximation = _choose_dynamics(dynamics, flat, mode.theta if mode else theta, total, surrogates is None)
-    likelihood = likelihood or (plain if surrogates is None else control_variate)
-    anchor = _choose_anchor(likelihood, model, theta, mode, approximation)
-    starts = _starts(model, theta, chains, root, approximation if mode else None)
-    if callable(model.init) and not mode:
-        for c, start in enumerate(starts):
-            check_finite_at(flat, start, table, f"the start of chain {c} (init)")
-
-    every = local_steps if thin is None else thin
-    keep = Keep(rounds, gcd(local_steps, every), every, count_burn_in(burn_in, rounds * local_steps), local_steps)
-    if not keep.wanted(np.arange(every, rounds * local_steps + 1, every)).any():
-        raise InputError(
-            f"no draw is left: {rounds * local_steps} steps a chain, of which burn_in drops"
-            f" {keep.burn_in} and thin keeps every {every}-th; run more rounds or drop fewer"
-        )
-    rules = Rules(flat, replace(likelihood, anchor=None), batch_size, keep.record)
+    parts = _choose_parts(model, flat, theta, table, surrogates, dynamics, likelihood)
+    rules = Rules(flat, replace(parts.likelihood, anchor=None), batch_size, keep.record)
     federation = Federation(
         table.rows, jnp.asarray(table.starts), jnp.asarray(table.sizes),
-        jnp.asarray(f, theta.dtype), jnp.asarray(randomness.thresholds(f)), stack, total,
-        jnp.asarray(alpha, theta.dtype), _memos(likelihood, flat, anchor, table),
+        jnp.asarray(f, theta.dtype), jnp.asarray(randomness.thresholds(f)),
+        parts.surrogates, parts.surrogates.total(), jnp.asarray(alpha, theta.dtype),
+        make_memos(parts.likelihood, flat, parts.anchor, table),
     )  # fmt: skip
-    plan = make_plan(chains, rounds, local_steps, batch_size, len(theta))
-    states = jax.vmap(dynamics.init)(starts)
+    states = jax.vmap(parts.dynamics.init)(_starts(model, flat, theta, table, chains, root, parts.start_around))
     settings = {
-        "surrogates": _describe_surrogates(surrogates, stack, mode),
-        "dynamics": dynamics.name,
-        "step_size": f"{dynamics.schedule.name} "
-        + ", ".join(f"{k}={float(v):g}" for k, v in dynamics.schedule.numbers.items()),
-        "likelihood": likelihood.name, "batch_size": batch_size, "local_steps": local_steps,
+        "surrogates": parts.words, "dynamics": parts.dynamics.name, "step_size": str(parts.dynamics.schedule),
+        "likelihood": parts.likelihood.name, "batch_size": batch_size, "local_steps": local_steps,
         "rounds": rounds, "chains": chains, "probs": [float(p) for p in f], "alpha": float(alpha),
-        "thin": every, "burn_in": keep.burn_in, "seed": int(seed), "engine": engine,
+        "thin": keep.thin, "burn_in": keep.burn_in, "seed": int(seed), "engine": engine,
         "dtype": str(theta.dtype), "rows": [int(n) for n in table.sizes],
     }  # fmt: skip
     saved = None
     if checkpoint is not None:
-        digests = _digests(flat, theta, table, dynamics, federation, states)
-        saved = Checkpoint(checkpoint, settings | digests)
+        saved = Checkpoint(checkpoint, settings | _digests(flat, theta, parts.dynamics, federation, states))
+    plan = make_plan(chains, rounds, local_steps, batch_size, len(theta))
     setup = time.perf_counter() - begin
-    record = run(rules, plan, keep, dynamics, federation, states, root, engine, saved, progress)
-    timings = {"setup": setup, **record.seconds}
-    result = Result.from_record(record, flat.unravel, table.names, settings, timings)
+    record = run(rules, plan, keep, parts.dynamics, federation, states, root, engine, saved, progress)
+    result = Result.from_record(record, flat.unravel, table.names, settings, {"setup": setup, **record.seconds})
     for line in result.problems():
         warnings.warn(line, stacklevel=2)
     return result
 
 
+class Parts(NamedTuple):
+    """What `sample` runs with, all defaults filled in."""
+
+    surrogates: Gaussian  # a stack, one a client
+    dynamics: Dynamics
+    likelihood: Likelihood
+    anchor: Theta  # the control variate's
+    start_around: Gaussian | None  # prior × q, if chains start at draws from it
+    words: str  # where the surrogates came from
+
+
+def _choose_parts(
+    model: Model, flat: FlatModel, theta: Theta, table: Shards, surrogates: Any, dynamics: Dynamics | None,
+    likelihood: Likelihood | None,
+) -> Parts:  # fmt: skip
+    """Fill in the defaults: surrogates at the mode, whitened dynamics, control variates where there are surrogates."""
+    mode = newton.find_mode(flat, theta, table) if isinstance(surrogates, str) else None
+    stack = mode.surrogates if mode else stack_surrogates(surrogates, table.names, theta)
+    if surrogates is None:
+        chosen, approximation = check_dynamics(dynamics, theta), None
+        words = "none (DSGLD)"
+    else:
+        chosen, approximation = _choose_dynamics(dynamics, flat, mode.theta if mode else theta, stack.total())
+        words = f"auto: anchored at the mode, {mode.sweeps} Newton sweeps" if mode else f"given, {stack.kind}"
+    likelihood = likelihood or (plain if surrogates is None else control_variate)
+    anchor = choose_anchor(likelihood, model, theta, mode, approximation)
+    return Parts(stack, chosen, likelihood, anchor, approximation if mode else None, words)
+
+
+def _choose_draws(rounds: int, local_steps: int, thin: int | None, burn_in: int | float) -> Keep:
+    """Decide which steps give draws; some must."""
+    every, steps = local_steps if thin is None else thin, rounds * local_steps
+    keep = Keep(rounds, gcd(local_steps, every), every, count_burn_in(burn_in, steps), local_steps)
+    if not keep.wanted(np.arange(every, steps + 1, every)).any():
+        raise InputError(
+            f"no draw is left: {steps} steps a chain, of which burn_in drops {keep.burn_in} and thin keeps every"
+            f" {every}-th; run more rounds or drop fewer"
+        )
+    return keep
+
+
 def _choose_dynamics(
-    dynamics: Dynamics | None, flat: FlatModel, theta: Theta, total: Gaussian, none: bool
+    dynamics: Dynamics | None, flat: FlatModel, theta: Theta, total: Gaussian
 ) -> tuple[Dynamics, Gaussian | None]:
     """Fill in the default dynamics and the coordinates of `whitened`; give prior × q as well."""
-    if none:
-        if dynamics is None or dynamics.needs_precision:
-            if dynamics is not None:
-                raise InputError(
-                    "whitened takes its coordinates from prior × q, but surrogates is None; give surrogates,"
-                    " whitened(step_size, precision), or dynamics=fsgld.langevin(step_size=...)"
-                )
-            raise InputError(
-                "without surrogates there is no default for the step size; give"
-                ' dynamics=fsgld.langevin(step_size=...), or let surrogates be "auto"'
-            )
-        return _check_size(dynamics, theta), None
-    dynamics = whitened() if dynamics is None else dynamics
-    dynamics = _check_size(dynamics, theta)
+    dynamics = check_size(whitened() if dynamics is None else dynamics, theta)
     if len(theta) > newton.MOST_PARAMETERS and not dynamics.needs_precision:
         return dynamics, None
     approximation = prior_taylor(flat, theta) + total
@@ -185,17 +196,7 @@ def _choose_dynamics(
     return dynamics, approximation
 
 
-def _check_size(dynamics: Dynamics, theta: Theta) -> Dynamics:
-    """Check that a precision given to `whitened` fits the model."""
-    factor = dynamics.constants.get("factor")
-    if factor is not None and len(factor) != len(theta):
-        raise InputError(
-            f"the precision given to whitened has shape {factor.shape}, but the model has {len(theta)} parameters"
-        )
-    return dynamics
-
-
-def _choose_anchor(
+def choose_anchor(
     likelihood: Likelihood, model: Model, theta: Theta, mode: newton.Mode | None, approximation: Gaussian | None
 ) -> Theta:
     """Choose the control variate's anchor: the user's, the mode, the mean of prior × q, or init."""
@@ -209,19 +210,24 @@ def _choose_anchor(
         return theta
 
 
-def _starts(model: Model, theta: Theta, chains: int, root: jax.Array, around: Gaussian | None) -> jax.Array:
+def _starts(
+    model: Model, flat: FlatModel, theta: Theta, table: Shards, chains: int, root: jax.Array, around: Gaussian | None
+) -> jax.Array:
     """Start chains at draws from prior × q ("auto"), or from the model's init."""
     keys = jax.random.split(jax.random.fold_in(root, 2**32 - 1), chains)
     if around is not None:
         factor = np.linalg.cholesky(around.covariance_float64())
         xi = np.stack([np.asarray(jax.random.normal(key, theta.shape)) for key in keys])
         return jnp.asarray(np.asarray(around.mean) + xi @ factor.T, theta.dtype)
-    if callable(model.init):
-        return jnp.stack([ravel_pytree(model.start(key))[0] for key in keys])
-    return jnp.tile(theta, (chains, 1))
+    if not callable(model.init):
+        return jnp.tile(theta, (chains, 1))
+    starts = jnp.stack([ravel_pytree(model.start(key))[0] for key in keys])
+    for c, start in enumerate(starts):
+        check_finite_at(flat, start, table, f"the start of chain {c} (init)")
+    return starts
 
 
-def _memos(likelihood: Likelihood, flat: FlatModel, anchor: Theta, table: Shards) -> Any:
+def make_memos(likelihood: Likelihood, flat: FlatModel, anchor: Theta, table: Shards) -> Any:
     """Let every client compute what its likelihood slot keeps."""
     if likelihood.name == plain.name:
         return ()
@@ -230,23 +236,15 @@ def _memos(likelihood: Likelihood, flat: FlatModel, anchor: Theta, table: Shards
     return jax.vmap(likelihood.memo, in_axes=(None, 0))(anchor, totals)
 
 
-def _describe_surrogates(given: Any, stack: Gaussian, mode: newton.Mode | None) -> str:
-    """Say in words where the surrogates came from."""
-    if mode is not None:
-        return f"auto: anchored at the mode, {mode.sweeps} Newton sweeps"
-    return "none (DSGLD)" if given is None else f"given, {stack.kind}"
-
-
 def _digests(
-    flat: FlatModel, theta: Theta, table: Shards, dynamics: Dynamics, federation: Federation,
-    states: State,
-) -> dict[str, str]:  # fmt: skip
+    flat: FlatModel, theta: Theta, dynamics: Dynamics, federation: Federation, states: State
+) -> dict[str, str]:
     """Fingerprint all that a resumed run must share with the run that it goes on from."""
-    row = jax.tree.map(lambda leaf: leaf[:1], table.rows)
+    row = jax.tree.map(lambda leaf: leaf[:1], federation.rows)
     program = jax.jit(flat.grad_log_likelihood).lower(theta, row).as_text()
     program += jax.jit(flat.grad_log_prior).lower(theta).as_text()
     return {
-        "data": digest(table.rows),
+        "data": digest(federation.rows),
         "model": digest(np.frombuffer(program.encode(), np.uint8)),
         "dynamics and surrogates": digest((dynamics, federation._replace(rows=()), states)),
         "jax": f"{jax.__version__} on {jax.default_backend()}",

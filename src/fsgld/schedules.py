@@ -32,6 +32,9 @@ class Schedule:
         """Evaluate h_t."""
         return self.rule(self.numbers, t)
 
+    def __str__(self) -> str:
+        return f"{self.name}, " + ", ".join(f"{name} {float(value):g}" for name, value in self.numbers.items())
+
 
 def constant(step_size: float) -> Schedule:
     """Keep h_t = h, as all of the paper's experiments do."""

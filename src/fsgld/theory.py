@@ -26,7 +26,7 @@ from fsgld.errors import InputError
 from fsgld.likelihood import Likelihood, plain
 from fsgld.model import FlatModel, Model, Params, Row, Theta
 from fsgld.randomness import numbers, root_key, round_keys, thresholds
-from fsgld.sample import _choose_anchor, _memos
+from fsgld.sample import choose_anchor, make_memos
 from fsgld.schedules import constant
 from fsgld.shards import Data, Shards, gather
 from fsgld.surrogates import Gaussian
@@ -64,7 +64,7 @@ def gradient_variance(
     theta, init, f = points[0], ravel_pytree(model.start())[0], check_probs(probs, len(table))
     stack = stack_surrogates(surrogates, table.names, theta)
     around = None if surrogates is None else prior_taylor(flat, init) + stack.total()
-    memos = _memos(likelihood, flat, _choose_anchor(likelihood, model, init, None, around), table)
+    memos = make_memos(likelihood, flat, choose_anchor(likelihood, model, init, None, around), table)
     federation = Federation(
         table.rows, jnp.asarray(table.starts), jnp.asarray(table.sizes), jnp.asarray(f, theta.dtype),
         jnp.asarray(thresholds(f)), stack, stack.total(), jnp.asarray(alpha, theta.dtype), memos,
