@@ -108,3 +108,40 @@ def test_float32_is_kept_when_x64_is_off(problem):
     result = fsgld.sample(single, shards, **SETTINGS)
     assert result.draws.dtype == np.float32
     assert result.settings["dtype"] == "float32"
+
+
+def test_a_function_that_reads_a_changed_variable_is_another_function():
+    """Everyday notebook use: run, change a global, run again. A program compiled before must not be found."""
+    scale = {"sd": 1.0}
+    model = fsgld.Model(
+        lambda p: -0.5 * jnp.sum(p**2) / 100,
+        lambda p, x: -0.5 * jnp.sum((x - p) ** 2) / scale["sd"] ** 2,
+        jnp.zeros(1),
+    )
+    shards = [np.zeros((20, 1)), np.ones((20, 1))]
+    narrow = fsgld.sample(model, shards).draws.std()
+    scale["sd"] = 5.0
+    wide = fsgld.sample(model, shards).draws.std()
+    assert wide / narrow == pytest.approx(5.0, rel=0.2)
+
+
+def test_linear_surrogates_get_no_coordinates_and_no_anchor_from_nowhere(problem):
+    """Λ = 0 says nothing about curvature: the step size must be given, and the default slot is plain."""
+    model, shards = problem
+    linear = fsgld.fit(model, shards, fsgld.anchored, order=1)
+    with pytest.raises(fsgld.InputError, match="step size"):
+        fsgld.sample(model, shards, linear, **SETTINGS)
+    result = fsgld.sample(model, shards, linear, dynamics=fsgld.langevin(1e-4), **SETTINGS)
+    assert result.settings["likelihood"] == "plain"
+
+
+def test_large_models_take_diagonal_surrogates_without_a_matrix():
+    """1200 parameters: `whitened` and the anchor come from diagonals; the posterior is N(Σx/(N+1), 1/(N+1))."""
+    rng = np.random.default_rng(0)
+    shards = [rng.normal(s, 1, (n, 1200)) for s, n in enumerate((20, 30))]
+    model = fsgld.Model(lambda p: -0.5 * jnp.sum(p**2), lambda p, x: -0.5 * jnp.sum((x - p) ** 2), jnp.zeros(1200))
+    surrogates = fsgld.fit(model, shards, fsgld.anchored, diagonal=True)
+    result = fsgld.sample(model, shards, surrogates, dynamics=fsgld.whitened(1.0), batch_size=2, rounds=60, chains=2)
+    z = (result.draws - np.concatenate(shards).sum(0) / 51) * np.sqrt(51)
+    assert abs(z.mean()) < 4 / np.sqrt(z.size)  # draws are 20 steps of h = 1 apart: independent
+    assert abs((z**2).mean() - 1) < 4 * np.sqrt(2 / z.size)

@@ -74,6 +74,7 @@ def test_psgld_follows_its_recursion():
     [
         (schedules.constant(0.1), lambda t: 0.1),
         (schedules.polynomial(0.5, 2.0, 0.55), lambda t: 0.5 * (2.0 + t) ** -0.55),
+        (schedules.polynomial(1, 100, 1), lambda t: 1 / (100 + t)),
         (schedules.cosine(0.4, 50, 0.1), lambda t: 0.1 + 0.15 * (1 + np.cos(np.pi * min(t / 50, 1)))),
         (schedules.cyclical(0.4, 30), lambda t: 0.2 * (1 + np.cos(np.pi * (t % 30) / 30))),
     ],

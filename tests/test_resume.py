@@ -135,3 +135,33 @@ def test_a_damaged_checkpoint_is_refused_and_left_untouched(saved, tmp_path, dam
 
 def test_without_a_checkpoint_the_draws_are_the_same(saved):
     np.testing.assert_array_equal(run(saved).draws, run(None).draws)
+
+
+def test_a_run_whose_chains_are_all_lost_stays_as_it_was(tmp_path):
+    model, shards = regression()
+    run_away = lambda: fsgld.sample(  # noqa: E731
+        model, shards, None, dynamics=fsgld.langevin(10.0), local_steps=20, rounds=200, chains=2, batch_size=4,
+        checkpoint=tmp_path / "lost", burn_in=0,
+    )  # fmt: skip
+    with pytest.warns(UserWarning, match="diverged"):
+        first = run_away()
+    with pytest.warns(UserWarning, match="diverged"):
+        again = run_away()
+    np.testing.assert_array_equal(first.draws, again.draws)
+    np.testing.assert_array_equal(first.visited, again.visited)
+
+
+def test_a_kill_while_the_folder_is_claimed_does_no_harm(tmp_path):
+    folder = tmp_path / "claimed"
+    folder.mkdir()
+    (folder / "fingerprint.partial").write_text("{")
+    assert np.isfinite(run(folder).draws).all()
+
+
+def test_a_checkpoint_knows_how_its_run_was_cut(saved, monkeypatch):
+    from fsgld.engines import make_plan
+
+    other = lambda *sizes: make_plan(*sizes)._replace(rounds=12, group=1)  # noqa: E731
+    monkeypatch.setattr(sys.modules["fsgld.sample"], "make_plan", other)
+    with pytest.raises(fsgld.CheckpointError, match="its plan is"):
+        run(saved)

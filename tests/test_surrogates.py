@@ -80,3 +80,14 @@ def test_flat_says_nothing():
     assert q.kind == "linear"
     assert float(q.log(THETA)) == 0
     np.testing.assert_array_equal(q.grad_log(THETA), np.zeros(3))
+
+
+def test_stacks_are_not_taken_for_one_surrogate():
+    stack = Gaussian.stack([make("diagonal", s) for s in range(3)])  # S = d: shapes alone would not tell
+    with pytest.raises(fsgld.InputError, match="take one client out"):
+        stack.grad_log(THETA)
+    with pytest.raises(fsgld.InputError, match=r"use jax\.vmap for many"):
+        make("dense").grad_log(jnp.ones((3, 3)))
+    with pytest.raises(IndexError, match="client 7 of a stack of 3"):
+        stack[7]
+    assert len(stack) == len(list(stack)) == 3

@@ -67,7 +67,7 @@ class Checkpoint:
         """Write the fingerprint of this run, or compare it with the one found."""
         file = self.folder / "fingerprint.json"
         if not file.exists():
-            if self.folder.is_dir() and any(self.folder.iterdir()):
+            if self.folder.is_dir() and any(found.suffix != ".partial" for found in self.folder.iterdir()):
                 raise CheckpointError(f"{self.folder} is not empty and holds no fingerprint.json; {_FIX}")
             self.folder.mkdir(parents=True, exist_ok=True)
             file.with_suffix(".partial").write_text(json.dumps(fingerprint, indent=1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import Any
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fsgld.checkpoint import digest
 from fsgld.derivatives import all_clients
 from fsgld.dynamics import Dynamics
 from fsgld.errors import InputError, brief, check_whole, first_line, is_number
@@ -48,6 +50,15 @@ def check_counters(local_steps: int, m: int, d: int) -> None:
     if local_steps * max(m, d) >= 2**32:
         raise InputError(
             f"a visit would draw {local_steps} × {max(m, d)} random numbers, more than 2**32; use fewer local_steps"
+        )
+
+
+def check_auto(d: int, most: int = 1000) -> None:
+    """Check that dense surrogates, d² numbers a client, are not too large."""
+    if d > most:
+        raise InputError(
+            f'surrogates="auto" keeps a {d} × {d} matrix a client, which is meant for at most {most} parameters; give'
+            " surrogates=fsgld.fit(model, shards, fsgld.anchored, diagonal=True), or None for DSGLD"
         )
 
 
@@ -113,26 +124,34 @@ def check_probs(probs: Any, clients: int, names: Sequence[str] | None = None) ->
     return f / f.sum()
 
 
-def check_model(model: Model, flat: FlatModel, theta: Theta, table: Shards) -> None:
-    """Check that prior and likelihood give real scalars for one row."""
+def check_model(model: Model, theta: Theta, table: Shards) -> FlatModel:
+    """Check that prior and likelihood give real scalars for one row; flatten, with a fingerprint of both."""
+    flat = model.flatten()
     row = jax.tree.map(lambda leaf: leaf[0], table.rows)
     shapes = brief(jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", row), 120)
     calls: list[tuple[str, Callable[..., Any], tuple]] = [
         ("log_prior", model.log_prior, ()),
         (f"log_likelihood (of one row, {shapes})", model.log_likelihood, (row,)),
     ]
-    for name, function, arguments in calls:
-        try:
-            out = jax.eval_shape(function, flat.unravel(theta), *arguments)
-        except Exception as error:
-            raise InputError(f"{name} fails at init: {first_line(error)}; write it with jax.numpy") from error
-        if getattr(out, "shape", None) != ():
-            raise InputError(
-                f"{name} must return one number (a scalar); it returns"
-                f" {getattr(out, 'shape', type(out).__name__)}. Sum inside the function"
-            )
-        if not jnp.issubdtype(out.dtype, jnp.floating):
-            raise InputError(f"{name} must return a real floating-point number; it returns {out.dtype}")
+    programs = [_trace(name, function, flat.unravel(theta), *arguments) for name, function, arguments in calls]
+    return flat._replace(fingerprint=digest(programs))
+
+
+def _trace(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Trace a function of the model, check what it returns, and give its program and the constants in it."""
+    try:  # a new function every time, or JAX would remember what it traced before
+        program, out = jax.make_jaxpr(lambda *a: function(*a), return_shape=True)(*arguments)
+    except Exception as error:
+        raise InputError(f"{name} fails at init: {first_line(error)}; write it with jax.numpy") from error
+    if getattr(out, "shape", None) != ():
+        raise InputError(
+            f"{name} must return one number (a scalar); it returns"
+            f" {getattr(out, 'shape', type(out).__name__)}. Sum inside the function"
+        )
+    if not jnp.issubdtype(out.dtype, jnp.floating):
+        raise InputError(f"{name} must return a real floating-point number; it returns {out.dtype}")
+    text = re.sub("0x[0-9a-f]+", "", str(program))  # addresses say nothing about what is computed
+    return np.frombuffer(text.encode(), np.uint8), [np.asarray(constant) for constant in program.consts]
 
 
 def check_finite_at(flat: FlatModel, theta: Theta, table: Shards, where: str) -> None:

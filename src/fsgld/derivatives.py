@@ -82,9 +82,17 @@ def taylor(flat: FlatModel, theta: Theta, shard: Shard, kind: str) -> Gaussian:
     return Gaussian.from_precision(theta, curvature(flat, theta, shard, kind)) + Gaussian(G)
 
 
-def prior_taylor(flat: FlatModel, theta: Theta) -> Gaussian:
-    """Expand the log prior at θ to second order; exact for a Gaussian prior."""
-    H = -jax.hessian(flat.log_prior)(theta)
+def prior_taylor(flat: FlatModel, theta: Theta, kind: str = "dense") -> Gaussian:
+    """Expand the log prior at θ to second order; exact for a Gaussian prior (an independent one, if diagonal)."""
+    if kind == "dense":
+        H = -jax.hessian(flat.log_prior)(theta)
+    else:
+
+        def entry(i: Array) -> Array:
+            e = jnp.zeros_like(theta).at[i].set(1)
+            return -jax.jvp(flat.grad_log_prior, (theta,), (e,))[1][i]
+
+        H = jax.lax.map(entry, jnp.arange(len(theta)))
     return Gaussian.from_precision(theta, H) + Gaussian(flat.grad_log_prior(theta))
 
 

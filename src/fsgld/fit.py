@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from zlib import crc32
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +26,7 @@ from fsgld.engines.compiled import advance
 from fsgld.errors import InputError, brief, check_whole
 from fsgld.likelihood import plain
 from fsgld.model import FlatModel, Model, Params, Theta, as_theta
+from fsgld.newton import find_mode
 from fsgld.randomness import root_key, thresholds
 from fsgld.shards import Data, Shards, gather
 from fsgld.surrogates import Gaussian
@@ -52,7 +54,7 @@ def fit(
     surrogates = []
     for s, name in enumerate(table.names):
         try:
-            q = method(model, _alone(table, s), **options)
+            q = method(model, _alone(table, s) if method in OWN else table.shard(s), **options)
         except InputError as error:
             raise InputError(f"{name}: {error}") from error
         if not isinstance(q, Gaussian):
@@ -68,7 +70,7 @@ def analytic(model: Model, data: Data) -> Gaussian:
     quadratic, so its derivatives at one point are its natural parameters: for linear regression
     Λ_s = X_sᵀX_s/σ² and shift_s = X_sᵀy_s/σ². Checked at a second point; refused if it is not so.
     """
-    flat, theta, shard = _prepare(model, data)
+    flat, theta, shard, _ = _prepare(model, data)
     q = taylor(flat, theta, shard, "dense")
     elsewhere = theta + 1.0 + jnp.arange(len(theta), dtype=theta.dtype) / len(theta)
     want, have = gradient(flat, elsewhere, shard), q.grad_log(elsewhere)
@@ -108,7 +110,7 @@ def anchored(
     """
     if order not in (1, 2):
         raise InputError(f"order must be 1 or 2; got {order!r}")
-    flat, theta, shard = _prepare(model, data, anchor)
+    flat, theta, shard, _ = _prepare(model, data, anchor)
     q = taylor(flat, theta, shard, "linear" if order == 1 else "diagonal" if diagonal else "dense")
     if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(q)):
         raise InputError(
@@ -125,22 +127,21 @@ def laplace(model: Model, data: Data, *, diagonal: bool = False, max_steps: int 
     at the mode. A shard whose likelihood has no mode (one class only, fewer rows than
     parameters) has no Laplace surrogate: this is said in words.
     """
-    flat, theta, shard = _prepare(model, data)
+    flat, theta, shard, name = _prepare(model, data)
     if not np.isfinite(value(flat, theta, shard)):
         raise InputError("the log-likelihood is not finite at the model's start (init); give another init")
-    theta, climbed = _climb(flat, theta, shard, max_steps)
-    q = taylor(flat, theta, shard, "dense")
-    eigenvalues = np.linalg.eigvalsh(np.asarray(q.precision, float))
-    flat_direction = eigenvalues.min() <= 1e-6 * max(eigenvalues.max(), 1e-30)
-    if not climbed or not np.isfinite(eigenvalues).all() or flat_direction:
+    check_whole(max_steps=max_steps)
+    table = Shards(shard.rows, np.array([shard.start]), np.array([shard.size]), (name,))
+    try:
+        theta = find_mode(flat._replace(prior=_flat_prior), theta, table, max_steps).theta
+    except InputError as error:
         raise InputError(
-            f"the likelihood of these {shard.size} rows has no mode (its smallest curvature is"
-            f" {eigenvalues.min():.2g} after {max_steps} Newton steps at most), as with one class"
-            " only or fewer rows than parameters; use fsgld.anchored, which needs no local mode"
-        )
+            f"the likelihood of these {shard.size} rows has no Laplace surrogate; use fsgld.anchored, which needs no"
+            f" local mode ({error})"
+        ) from error
     if diagonal:
         return Gaussian.from_precision(theta, curvature(flat, theta, shard, "diagonal"))
-    return q
+    return taylor(flat, theta, shard, "dense")
 
 
 def from_draws(
@@ -160,9 +161,10 @@ def from_draws(
     diagonal
         Keep variances only, as for the paper's networks.
     seed
-        Of the local chain.
+        Of the local chain. `fit` lets every client draw numbers of its own; clients that run alone give seeds that
+        differ.
     """
-    flat, theta, shard = _prepare(model, data)
+    flat, theta, shard, name = _prepare(model, data)
     d = len(theta)
     check_whole(draws=draws, batch_size=batch_size, thin=thin)
     check_whole(0, burn_in=burn_in)
@@ -172,7 +174,7 @@ def from_draws(
             f" more than {d} draws, or use diagonal=True"
         )
     h = _stable_step(flat, theta, shard) if step_size is None else step_size
-    chain = _local_chain(flat, theta, shard, h, batch_size, thin, burn_in + draws * thin, seed)
+    chain = _local_chain(flat, theta, shard, h, batch_size, thin, burn_in + draws * thin, seed, name)
     kept = np.asarray(chain[-draws:], float)
     if not np.isfinite(kept).all() or _grows(kept):
         raise InputError(
@@ -180,6 +182,11 @@ def from_draws(
             " likelihood has no mode); give a smaller step_size, or use fsgld.anchored"
         )
     mean, centred = kept.mean(0), kept - kept.mean(0)
+    if not _falls_beyond(flat, theta, mean, np.sqrt((centred**2).mean(0)), shard):
+        raise InputError(
+            f"the likelihood of these {shard.size} rows has no mode: it still grows beyond the local draws, as with one"
+            " class only; use fsgld.anchored, which needs no local mode"
+        )
     covariance = (centred**2).mean(0) if diagonal else centred.T @ centred / (len(kept) - 1)
     lowest = covariance.min() if diagonal else np.linalg.eigvalsh(covariance).min()
     if not lowest > 0:
@@ -191,48 +198,30 @@ def from_draws(
     return jax.tree.map(lambda leaf: leaf.astype(theta.dtype), q)
 
 
+OWN = (analytic, anchored, laplace, from_draws)  # they find one client's rows in a table of all; others get the data
+
+
 def _alone(table: Shards, s: int) -> Shards:
     """See one client of a table as a table of one client, without copying rows."""
     one = slice(s, s + 1)
     return Shards(table.rows, table.starts[one], table.sizes[one], table.names[one])
 
 
-def _prepare(model: Model, data: Data, at: Params | None = None) -> tuple[FlatModel, Theta, Shard]:
+def _prepare(model: Model, data: Data, at: Params | None = None) -> tuple[FlatModel, Theta, Shard, str]:
     """Flatten the model, choose the point, and see the data as rows of a table."""
     check_kind("model", model)
     one = data if isinstance(data, Shards) else gather({"this client": data})
     theta = ravel_pytree(model.start())[0] if at is None else as_theta(model, at, "anchor")
-    flat = model.flatten()
-    check_model(model, flat, theta, one)
-    return flat, theta, Shard(one.rows, int(one.starts[0]), int(one.sizes[0]))
+    flat = check_model(model, theta, one)
+    return flat, theta, Shard(one.rows, int(one.starts[0]), int(one.sizes[0])), one.names[0]
 
 
-def _climb(flat: FlatModel, theta: Theta, shard: Shard, steps: int) -> tuple[Theta, bool]:
-    """Climb to the mode of log p(x_s | θ) by damped Newton steps; say whether it was reached."""
-    height, damping = float(value(flat, theta, shard)), 1e-3
-    for _ in range(steps):
-        G = np.asarray(gradient(flat, theta, shard), float)
-        values, vectors = np.linalg.eigh(np.asarray(curvature(flat, theta, shard, "dense"), float))
-        ridge = damping * max(np.abs(values).max(), 1e-12)
-        move = vectors @ ((vectors.T @ G) / np.maximum(np.abs(values), ridge))
-        if G @ move < 1e-6 and values.min() > 0:
-            return theta, _falls(flat, theta, shard, move, G @ move, height)
-        new = theta + jnp.asarray(move, theta.dtype)
-        new_height = float(value(flat, new, shard))
-        if new_height >= height - 1e-6 * abs(height):  # False for NaN
-            theta, height, damping = new, new_height, damping / 10
-        else:
-            damping = max(damping, 1e-4) * 10
-    return theta, False
-
-
-def _falls(flat: FlatModel, theta: Theta, shard: Shard, move: np.ndarray, squared: float, height: float) -> bool:
-    """Whether log p(x_s | θ) falls (by about ½) one sd beyond θ, where Newton points to; it does at a mode."""
-    if not squared > 0:
-        return True
-    beyond = theta + jnp.asarray(move / np.sqrt(squared), theta.dtype)
-    rounding = 10 * float(np.finfo(theta.dtype).eps) * abs(height)
-    return height - float(value(flat, beyond, shard)) > 0.05 - rounding
+def _falls_beyond(flat: FlatModel, start: Theta, mean: np.ndarray, sd: np.ndarray, shard: Shard) -> bool:
+    """Whether the likelihood falls five sds beyond the mean, away from where the chain started."""
+    away = (mean - np.asarray(start, float)) / np.maximum(sd, 1e-300)
+    beyond = mean + 5 * sd * away / max(float(np.linalg.norm(away)), 1e-300)
+    here, there = (float(value(flat, jnp.asarray(t, start.dtype), shard)) for t in (mean, beyond))
+    return there < here
 
 
 def _grows(draws: np.ndarray) -> bool:
@@ -260,7 +249,7 @@ def _flat_prior(params: Params) -> Array:
 
 
 def _local_chain(
-    flat: FlatModel, theta: Theta, shard: Shard, h: float, m: int, thin: int, steps: int, seed: int
+    flat: FlatModel, theta: Theta, shard: Shard, h: float, m: int, thin: int, steps: int, seed: int, name: str
 ) -> Array:
     """Run SGLD on the likelihood alone: one client, no prior, no surrogate."""
     rounds = -(-steps // (100 * thin))
@@ -273,5 +262,6 @@ def _local_chain(
     )  # fmt: skip
     dynamics = langevin(h)
     states = jax.tree.map(lambda leaf: leaf[None], dynamics.init(theta))
-    _, trace = advance(rules, plan, dynamics, federation, states, root_key(seed), 0)
+    root = jax.random.fold_in(root_key(seed), crc32(name.encode()))  # numbers of this client's own
+    _, trace = advance(rules, plan, dynamics, federation, states, root, 0)
     return trace.draws.reshape(-1, d)[: steps // thin]

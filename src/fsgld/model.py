@@ -32,7 +32,8 @@ class Model:
         the structure of the data without its first axis: an array, a tuple, a dict of columns.
     init
         Where chains start: a pytree of arrays, or a function of a JAX key that returns one (then
-        every chain has its own start). It also fixes the structure of the parameters.
+        every chain has its own start). It also fixes the structure of the parameters. With
+        surrogates="auto" it is where the search for the mode starts.
 
     Examples
     --------
@@ -69,11 +70,16 @@ class Model:
 
 
 class FlatModel(NamedTuple):
-    """The model on the flat vector θ. Hashable, so compiled programs are found again."""
+    """The model on the flat vector θ. Hashable, so compiled programs are found again.
+
+    The fingerprint says what the functions compute now: a function that reads a variable outside of itself is
+    another function when that variable has changed.
+    """
 
     prior: Callable[[Params], Array]
     likelihood: Callable[[Params, Row], Array]
     unravel: Callable[[Theta], Params]
+    fingerprint: str = ""
 
     def log_prior(self, theta: Theta) -> Float[Array, ""]:
         """Evaluate log p(θ)."""

@@ -18,8 +18,6 @@ from fsgld.model import FlatModel, Theta
 from fsgld.shards import Shards
 from fsgld.surrogates import Gaussian
 
-MOST_PARAMETERS = 1000  # dense surrogates hold S d² numbers
-
 
 class Mode(NamedTuple):
     """The federated mode: where it is, the surrogates anchored there, and the sweeps used."""
@@ -31,12 +29,6 @@ class Mode(NamedTuple):
 
 def find_mode(flat: FlatModel, theta: Theta, table: Shards, max_sweeps: int = 50) -> Mode:
     """Climb the log posterior by damped Newton sweeps and anchor every client at its mode."""
-    if len(theta) > MOST_PARAMETERS:
-        raise InputError(
-            f'surrogates="auto" keeps a {len(theta)} × {len(theta)} matrix a client, which is meant'
-            f" for at most {MOST_PARAMETERS} parameters; give surrogates=fsgld.fit(model, shards,"
-            " fsgld.anchored, diagonal=True), or None for DSGLD"
-        )
     tolerance = 1e-4 if theta.dtype == jnp.float32 else 1e-8  # in squared posterior sds
     for sweep in range(1, max_sweeps + 1):
         values, G, H = all_clients(flat, theta, table, "dense")
@@ -44,16 +36,29 @@ def find_mode(flat: FlatModel, theta: Theta, table: Shards, max_sweeps: int = 50
         P = np.asarray(H, float).sum(0) + np.asarray(prior_taylor(flat, theta).precision, float)
         slope = np.asarray(G, float).sum(0) + np.asarray(flat.grad_log_prior(theta), float)
         move = _newton_move(P, slope)
-        if slope @ move < tolerance:
-            _check_falls(flat, theta, table, move, float(values.sum() + flat.log_prior(theta)), slope @ move)
+        squared, value = slope @ move, float(values.sum() + flat.log_prior(theta))
+        new = theta if squared < tolerance else _line_search(flat, theta, table, move, value, squared)
+        if squared < tolerance or (squared < 0.05 and not (new != theta).any()):  # there, up to rounding
+            _check_curved(P, theta)
+            _check_falls(flat, theta, table, move, value, squared)
             return Mode(theta, Gaussian(G + H @ theta, H), sweep)
-        value = float(values.sum() + flat.log_prior(theta))
-        theta = _line_search(flat, theta, table, move, value, slope @ move)
+        theta = new
     raise InputError(
-        f"the posterior's mode was not found in {max_sweeps} Newton sweeps (still"
-        f" {np.sqrt(slope @ move):.2g} posterior sds away): is the posterior proper? Give another"
-        " init, a proper prior, or surrogates of your own"
+        f"no mode was found in {max_sweeps} Newton sweeps (still {np.sqrt(squared):.2g} sds away): is the density"
+        " proper, and are columns centred (large offsets lose digits in float32; JAX_ENABLE_X64=1 keeps them)? Give"
+        " another init, a proper prior, or surrogates of your own"
     )
+
+
+def _check_curved(P: np.ndarray, theta: Theta) -> None:
+    """Check that the log density curves down in every direction, up to rounding."""
+    scale = np.sqrt(np.maximum(np.abs(np.diag(P)), 1e-300))
+    lowest = np.linalg.eigvalsh(P / np.outer(scale, scale)).min()
+    if not lowest > 30 * np.finfo(theta.dtype).eps:
+        raise InputError(
+            f"no mode: at the stationary point that was found the smallest curvature is {lowest:.2g} of the largest,"
+            " a saddle or a flat direction, as with fewer rows than parameters; give another init, or a proper prior"
+        )
 
 
 def _newton_move(P: np.ndarray, gradient: np.ndarray) -> np.ndarray:
@@ -78,8 +83,8 @@ def _check_falls(flat: FlatModel, theta: Theta, table: Shards, move: np.ndarray,
     fall = value - float(all_clients(flat, beyond, table)[0].sum() + flat.log_prior(beyond))
     if fall < 0.05 - 10 * float(np.finfo(theta.dtype).eps) * abs(value):
         raise InputError(
-            "the posterior has no mode: it still grows (or stays level) one sd beyond where it seemed to be, as"
-            " with one class only and a flat prior. Is it proper? Give a proper prior, or surrogates of your own"
+            "no mode: the log density still grows (or stays level) one sd beyond where the mode seemed to be, as with"
+            " one class only and a flat prior. Is it proper? Give a proper prior, or surrogates of your own"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +92,8 @@ class Result:
         """Wrap what the driver left: find divergences, give draws their structure."""
         flat = record.draws
         with np.errstate(invalid="ignore"):
-            good = np.logical_and.accumulate((np.abs(flat) < RUNAWAY).all(-1), axis=1)
+            good = (np.abs(flat) < RUNAWAY).all(-1) & record.alive[:, record.draw_rounds]
+        good = np.logical_and.accumulate(good, axis=1)
         flat = np.where(good[..., None], flat, np.nan)
         draws = jax.tree.map(np.asarray, jax.vmap(jax.vmap(unravel))(jnp.asarray(flat)))
         status = tuple(_status(c, good[c], record, clients) for c in range(len(flat)))
@@ -276,14 +278,15 @@ def _thin_evidence(names: tuple[str, ...], columns: dict[str, np.ndarray]) -> li
         worst = int(np.nanargmin(ess))
         notes.append(f"few effective draws: {ess[worst]:.0f} for {names[worst]}; run longer")
     if np.isnan(rhat).any():
-        notes.append("some parameters have too few draws, or constant ones, for R-hat")
+        notes.append("no R-hat for some parameters: it needs two chains, and draws that are not all equal")
     return notes
 
 
 def _structure(tree: Any, leaf: Any) -> Any:
     """Write the containers of a pytree as JSON; unknown containers become dicts by path."""
-    if isinstance(tree, dict):
-        return {"dict": {str(k): _structure(tree[k], leaf) for k in sorted(tree)}}
+    if isinstance(tree, dict) and all(isinstance(key, str) for key in tree):
+        keys = tree if isinstance(tree, OrderedDict) else sorted(tree)  # as JAX orders the leaves
+        return {"dict": {key: _structure(tree[key], leaf) for key in keys}}
     if type(tree) in (list, tuple):
         return {type(tree).__name__: [_structure(item, leaf) for item in tree]}
     if jax.tree_util.all_leaves([tree]):

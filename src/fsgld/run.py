@@ -73,6 +73,8 @@ def run(
     total = -(-keep.rounds // plan.rounds)
     with _bar(progress, keep.rounds, min(len(calls) * plan.rounds, keep.rounds)) as show:
         for call in range(len(calls), total):
+            if calls and not calls[-1]["alive"][:, -1].any():
+                break  # all chains have diverged
             begin = time.perf_counter()
             first = call * plan.rounds
             states, trace = advance(rules, plan, dynamics, federation, states, root, jnp.asarray(first, jnp.int32))
@@ -82,8 +84,6 @@ def run(
             if checkpoint:
                 checkpoint.append(call, calls[-1])
             show(min(first + plan.rounds, keep.rounds), calls[-1])
-            if not calls[-1]["alive"][:, -1].any():
-                break
     return _join(calls, seconds)
 
 

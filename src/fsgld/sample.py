@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.metadata import version
 from math import gcd
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from fsgld import newton, randomness
 from fsgld.algorithm import Rules
 from fsgld.checkpoint import Checkpoint, digest
 from fsgld.checks import (
+    check_auto,
     check_counters,
     check_dynamics,
     check_finite_at,
@@ -73,10 +75,10 @@ def sample(
         One `fsgld.Gaussian` a client (a list, or `fsgld.fit(...)`); None for DSGLD; "auto"
         finds the posterior's mode by federated Newton sweeps and anchors every client there.
     dynamics
-        `langevin`, `whitened`, `sghmc` or `psgld`; by default `whitened(0.1)`, where there are
-        surrogates.
+        `langevin`, `whitened`, `sghmc` or `psgld`; by default `whitened(0.1)`, where surrogates have
+        a curvature.
     likelihood
-        `plain` or `control_variate`; by default the latter where there are surrogates.
+        `plain` or `control_variate`; by default the latter where surrogates have a curvature.
     batch_size, local_steps, rounds, chains
         Mini-batch size m (with replacement), steps T a visit, visits a chain, and chains.
     probs
@@ -104,9 +106,9 @@ def sample(
     begin = time.perf_counter()
     check_settings(locals())
     table, root = gather(shards), randomness.root_key(seed)
-    flat, theta = model.flatten(), ravel_pytree(model.start())[0]
+    theta = ravel_pytree(model.start())[0]
     check_counters(local_steps, batch_size, len(theta))
-    check_model(model, flat, theta, table)
+    flat = check_model(model, theta, table)
     check_finite_at(flat, theta, table, "the model's start (init)")
     keep = _choose_draws(rounds, local_steps, thin, burn_in)
     f = check_probs(probs, len(table), table.names)
@@ -122,15 +124,16 @@ def sample(
     states = jax.vmap(parts.dynamics.init)(_starts(model, flat, theta, table, chains, root, parts.start_around))
     settings = {
         "surrogates": parts.words, "dynamics": parts.dynamics.name, "step_size": str(parts.dynamics.schedule),
-        "likelihood": parts.likelihood.name, "batch_size": batch_size, "local_steps": local_steps,
-        "rounds": rounds, "chains": chains, "probs": [float(p) for p in f], "alpha": float(alpha),
-        "thin": keep.thin, "burn_in": keep.burn_in, "seed": int(seed), "engine": engine,
+        "likelihood": parts.likelihood.name, "batch_size": int(batch_size), "local_steps": int(local_steps),
+        "rounds": int(rounds), "chains": int(chains), "probs": [float(p) for p in f], "alpha": float(alpha),
+        "thin": int(keep.thin), "burn_in": keep.burn_in, "seed": int(seed), "engine": engine,
         "dtype": str(theta.dtype), "rows": [int(n) for n in table.sizes],
     }  # fmt: skip
+    plan = make_plan(chains, rounds, local_steps, batch_size, len(theta), keep.record)
     saved = None
     if checkpoint is not None:
-        saved = Checkpoint(checkpoint, settings | _digests(flat, theta, parts.dynamics, federation, states))
-    plan = make_plan(chains, rounds, local_steps, batch_size, len(theta))
+        made = {"plan": list(plan), "model": flat.fingerprint}
+        saved = Checkpoint(checkpoint, settings | made | _digests(parts.dynamics, federation, states))
     setup = time.perf_counter() - begin
     record = run(rules, plan, keep, parts.dynamics, federation, states, root, engine, saved, progress)
     result = Result.from_record(record, flat.unravel, table.names, settings, {"setup": setup, **record.seconds})
@@ -155,15 +158,17 @@ def _choose_parts(
     likelihood: Likelihood | None,
 ) -> Parts:  # fmt: skip
     """Fill in the defaults: surrogates at the mode, whitened dynamics, control variates where there are surrogates."""
+    if isinstance(surrogates, str):
+        check_auto(len(theta))
     mode = newton.find_mode(flat, theta, table) if isinstance(surrogates, str) else None
     stack = mode.surrogates if mode else stack_surrogates(surrogates, table.names, theta)
-    if surrogates is None:
+    if stack.kind == "linear":  # no curvature in it: neither coordinates nor a mean
         chosen, approximation = check_dynamics(dynamics, theta), None
-        words = "none (DSGLD)"
+        words = "none (DSGLD)" if surrogates is None else "given, linear"
     else:
         chosen, approximation = _choose_dynamics(dynamics, flat, mode.theta if mode else theta, stack.total())
         words = f"auto: anchored at the mode, {mode.sweeps} Newton sweeps" if mode else f"given, {stack.kind}"
-    likelihood = likelihood or (plain if surrogates is None else control_variate)
+    likelihood = likelihood or (plain if stack.kind == "linear" else control_variate)
     anchor = choose_anchor(likelihood, model, theta, mode, approximation)
     return Parts(stack, chosen, likelihood, anchor, approximation if mode else None, words)
 
@@ -185,14 +190,9 @@ def _choose_dynamics(
 ) -> tuple[Dynamics, Gaussian | None]:
     """Fill in the default dynamics and the coordinates of `whitened`; give prior × q as well."""
     dynamics = check_size(whitened() if dynamics is None else dynamics, theta)
-    if len(theta) > newton.MOST_PARAMETERS and not dynamics.needs_precision:
-        return dynamics, None
-    approximation = prior_taylor(flat, theta) + total
+    approximation = prior_taylor(flat, theta, total.kind) + total
     if dynamics.needs_precision:
-        precision = np.asarray(approximation.precision, float)
-        if total.kind != "dense" and not np.any(precision - np.diag(np.diag(precision))):
-            precision = np.diag(precision)
-        dynamics = dynamics.with_precision(precision)
+        dynamics = dynamics.with_precision(np.asarray(approximation.precision, float))
     return dynamics, approximation
 
 
@@ -236,16 +236,10 @@ def make_memos(likelihood: Likelihood, flat: FlatModel, anchor: Theta, table: Sh
     return jax.vmap(likelihood.memo, in_axes=(None, 0))(anchor, totals)
 
 
-def _digests(
-    flat: FlatModel, theta: Theta, dynamics: Dynamics, federation: Federation, states: State
-) -> dict[str, str]:
-    """Fingerprint all that a resumed run must share with the run that it goes on from."""
-    row = jax.tree.map(lambda leaf: leaf[:1], federation.rows)
-    program = jax.jit(flat.grad_log_likelihood).lower(theta, row).as_text()
-    program += jax.jit(flat.grad_log_prior).lower(theta).as_text()
+def _digests(dynamics: Dynamics, federation: Federation, states: State) -> dict[str, str]:
+    """Fingerprint the arrays that a resumed run must share with the run that it goes on from."""
     return {
         "data": digest(federation.rows),
-        "model": digest(np.frombuffer(program.encode(), np.uint8)),
         "dynamics and surrogates": digest((dynamics, federation._replace(rows=()), states)),
-        "jax": f"{jax.__version__} on {jax.default_backend()}",
+        "versions": f"fsgld {version('fsgld')}, jax {jax.__version__} on {jax.default_backend()}",
     }

@@ -90,4 +90,5 @@ def _positive(**numbers: float) -> Numbers:
     for name, value in numbers.items():
         if not is_number(value) or not value > 0:
             raise InputError(f"{name} must be a positive finite number; got {brief(value)}")
-    return {name: jnp.asarray(value) for name, value in numbers.items()}
+    counts = ("period", "steps")  # whole numbers stay exact
+    return {name: jnp.asarray(value, None if name in counts else float) for name, value in numbers.items()}

@@ -100,7 +100,11 @@ class Gaussian:
     @property
     def mean(self) -> Float[Array, " d"]:
         """The mean Λ⁻¹ shift; an error in words if Λ is not positive definite."""
-        return jnp.asarray(self.covariance_float64() @ np.asarray(self.shift, float)).astype(self.shift.dtype)
+        shift = np.asarray(self.shift, float)
+        diagonal = np.asarray(self.precision, float) if self.kind == "diagonal" else np.zeros(1)
+        if shift.ndim == 1 and (diagonal > 0).all():  # no matrix is needed
+            return jnp.asarray(shift / diagonal, self.shift.dtype)
+        return jnp.asarray(self.covariance_float64() @ shift, self.shift.dtype)
 
     @property
     def covariance(self) -> Float[Array, "d d"]:
@@ -116,20 +120,38 @@ class Gaussian:
 
     def log(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
         """Evaluate log q(θ) up to its constant."""
+        self._check_one(theta)
         return self.shift @ theta - 0.5 * theta @ _apply(self.precision, theta)
 
     def grad_log(self, theta: Float[Array, " d"]) -> Float[Array, " d"]:
         """Evaluate ∇log q(θ) = shift − Λθ."""
+        self._check_one(theta)
         if self.precision is None:
             return self.shift
         return self.shift - _apply(self.precision, theta)
+
+    def _check_one(self, theta: Array) -> None:
+        """Check the shapes, which are known when a program is traced: one surrogate, one θ."""
+        if self.shift.ndim != 1 or theta.shape != self.shift.shape:
+            raise InputError(
+                f"a surrogate of shape {self.shift.shape} was given θ of shape {theta.shape}; take one client out of a"
+                " stack with q[s], and use jax.vmap for many θ"
+            )
 
     def total(self) -> Gaussian:
         """Multiply the surrogates of a stack: q = Π_s q_s."""
         return jax.tree.map(lambda leaf: leaf.sum(0), self)
 
+    def __len__(self) -> int:
+        """Count the clients of a stack."""
+        return len(self.shift) if self.shift.ndim > 1 else 1
+
     def __getitem__(self, s: int | Array) -> Gaussian:
         """Take client s out of a stack."""
+        if self.shift.ndim == 1:
+            raise InputError("this surrogate is one client's; only a stack (Gaussian.stack) can be indexed")
+        if isinstance(s, int) and not -len(self) <= s < len(self):
+            raise IndexError(f"client {s} of a stack of {len(self)}")
         return jax.tree.map(lambda leaf: leaf[s], self)
 
     def __add__(self, other: Gaussian) -> Gaussian:

@@ -18,11 +18,11 @@ from jaxtyping import Array, Float, Int, Key
 from numpy.typing import ArrayLike
 
 from fsgld.algorithm import Rules, client_update, reassign_chain
-from fsgld.checks import check_probs, stack_surrogates
+from fsgld.checks import check_model, check_probs, stack_surrogates
 from fsgld.derivatives import BLOCK, Shard, _sum_over_rows, all_clients, prior_taylor
 from fsgld.dynamics import Dynamics
 from fsgld.engines import Federation
-from fsgld.errors import InputError
+from fsgld.errors import InputError, check_whole
 from fsgld.likelihood import Likelihood, plain
 from fsgld.model import FlatModel, Model, Params, Row, Theta
 from fsgld.randomness import numbers, root_key, round_keys, thresholds
@@ -56,14 +56,15 @@ def gradient_variance(
         then has relative standard error √((κ − 1)/draws), where κ is the kurtosis of that component of the
         estimate: 1.4 % by default if κ = 3, as for a normal law.
     """
-    _check_whole(1, batch_size=batch_size)
-    _check_whole(2, draws=draws)
-    points, table, flat = _points(model, theta_params), gather(shards), model.flatten()
+    check_whole(1, batch_size=batch_size)
+    check_whole(2, draws=draws)
+    points, table = _points(model, theta_params), gather(shards)
     if len(points) != 1 or method not in ("exact", "monte_carlo"):
         raise InputError(f'give one θ and method "exact" or "monte_carlo"; got {len(points)} θ and {method!r}')
     theta, init, f = points[0], ravel_pytree(model.start())[0], check_probs(probs, len(table))
+    flat = check_model(model, theta, table)
     stack = stack_surrogates(surrogates, table.names, theta)
-    around = None if surrogates is None else prior_taylor(flat, init) + stack.total()
+    around = None if stack.kind == "linear" else prior_taylor(flat, init, stack.kind) + stack.total()
     memos = make_memos(likelihood, flat, choose_anchor(likelihood, model, init, None, around), table)
     federation = Federation(
         table.rows, jnp.asarray(table.starts), jnp.asarray(table.sizes), jnp.asarray(f, theta.dtype),
@@ -114,7 +115,7 @@ def bound(
     between clients does not shrink with m, and only V itself is an upper bound: in the paper's Figure 1 (m = 5,
     θ = ½) tr Cov is 1949 and V/m only 720. `gradient_variance` gives the truth.
     """
-    _check_whole(1, batch_size=batch_size, steps=steps)
+    check_whole(1, batch_size=batch_size, steps=steps)
     c, N = _per_client(constants=constants, sizes=sizes)
     if not (0 < step_size < np.inf and 0 < C < np.inf):
         raise InputError(f"step_size and C must be positive finite numbers; got {step_size!r} and {C!r}")
@@ -135,7 +136,7 @@ def best_probs(epsilon_squared: ArrayLike, sizes: ArrayLike) -> PerClient:
 
 def grid(low: ArrayLike, high: ArrayLike, n: int) -> Float[np.ndarray, "points d"]:
     """Give the n**d points of a regular grid from `low` to `high`, d numbers each; the ends are included."""
-    _check_whole(2, n=n)
+    check_whole(2, n=n)
     a, b = np.broadcast_arrays(np.atleast_1d(np.asarray(low, float)), np.asarray(high, float))
     if a.ndim != 1 or not (np.isfinite(b - a) & (a < b)).all() or n > 10 ** (7 / a.size):
         raise InputError(f"give low < high, d numbers each, and n**d <= 10**7; got {low!r}, {high!r} and n = {n}")
@@ -183,7 +184,7 @@ def _worst_case(model: Model, table: Shards, surrogates: Any, points: Params, av
     """Check what was given, go through the points, and name the client if a gradient is not finite."""
     thetas = _points(model, points)
     stack, sizes = stack_surrogates(surrogates, table.names, thetas[0]), jnp.asarray(table.sizes)
-    worst = np.asarray(_largest(model.flatten(), average, thetas, table.rows, sizes, stack), float)
+    worst = np.asarray(_largest(check_model(model, thetas[0], table), average, thetas, table.rows, sizes, stack), float)
     if not np.isfinite(worst).all():
         name = table.names[int(np.argmin(np.isfinite(worst)))]
         raise InputError(f"{name}: a gradient is not finite at some point; give finite points in the model's support")
@@ -236,10 +237,3 @@ def _per_client(**given: ArrayLike) -> list[PerClient]:
         if value.shape != (arrays[0].size,) or not (np.isfinite(value) & (value >= 0)).all():
             raise InputError(f"{name} must hold {arrays[0].size} finite numbers >= 0, one a client; got {value}")
     return arrays
-
-
-def _check_whole(least: int, **given: int) -> None:
-    """Check that arguments are whole numbers and large enough."""
-    for name, value in given.items():
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-            raise InputError(f"{name} must be a whole number of at least {least}; got {value!r}")

@@ -61,7 +61,7 @@ class Trace(NamedTuple):
     alive: Bool[Array, "chains rounds"]  # whether |θ| < RUNAWAY at the end of the round
 
 
-def make_plan(chains: int, rounds: int, local_steps: int, m: int, d: int) -> Plan:
+def make_plan(chains: int, rounds: int, local_steps: int, m: int, d: int, record: int = 1) -> Plan:
     """Cut the work so that random numbers stay in the cache and progress shows.
 
     A pure function of the sizes, so that a resumed run is cut in the same places. On a CPU side by side pays for
@@ -74,8 +74,9 @@ def make_plan(chains: int, rounds: int, local_steps: int, m: int, d: int) -> Pla
     block = _largest_divisor(local_steps, numbers // a_step)
     group = 1 if block < local_steps else min(64, max(1, numbers // (a_step * block)))
     # A call is a power of two of rounds, so that runs of other lengths find the same program; at least
-    # 16 calls a run, and none longer than about two seconds.
-    a_call = min(rounds // 16, int(1e9 / (local_steps * chains * m * d)))
+    # 16 calls a run, none longer than about two seconds, none that records more than 2^26 numbers.
+    recorded = 2**26 * record // (local_steps * chains * d)
+    a_call = min(rounds // 16, int(1e9 / (local_steps * chains * m * d)), recorded)
     rounds_a_call = 2 ** max(0, int(np.log2(max(a_call, 1))))
     group = min(2 ** int(np.log2(group)), rounds_a_call)
     return Plan(chains, rounds_a_call, local_steps, group, block, together)
