@@ -74,16 +74,16 @@ def check_kind(name: str, value: Any) -> None:
 
 
 def check_dynamics(dynamics: Dynamics | None, theta: Theta) -> Dynamics:
-    """Check the dynamics of a run without surrogates: nothing can be filled in."""
+    """Check the dynamics of a run whose surrogates (None or linear) have no curvature: nothing can be filled in."""
     if dynamics is None:
         raise InputError(
-            "without surrogates there is no default for the step size; give"
-            ' dynamics=fsgld.langevin(step_size=...), or let surrogates be "auto"'
+            "without surrogates that have a curvature (None and linear ones have none) there is no default for the step"
+            ' size; give dynamics=fsgld.langevin(step_size=...), or let surrogates be "auto" for whitened dynamics'
         )
     if dynamics.needs_precision:
         raise InputError(
-            "whitened takes its coordinates from prior × q, but surrogates is None; give surrogates,"
-            " whitened(step_size, precision), or dynamics=fsgld.langevin(step_size=...)"
+            "whitened takes its coordinates from prior × q, but surrogates is None or linear; give surrogates with a"
+            " curvature, whitened(step_size, precision), or dynamics=fsgld.langevin(step_size=...)"
         )
     return check_size(dynamics, theta)
 

@@ -182,17 +182,17 @@ def from_draws(
             " likelihood has no mode); give a smaller step_size, or use fsgld.anchored"
         )
     mean, centred = kept.mean(0), kept - kept.mean(0)
-    if not _falls_beyond(flat, theta, mean, np.sqrt((centred**2).mean(0)), shard):
-        raise InputError(
-            f"the likelihood of these {shard.size} rows has no mode: it still grows beyond the local draws, as with one"
-            " class only; use fsgld.anchored, which needs no local mode"
-        )
     covariance = (centred**2).mean(0) if diagonal else centred.T @ centred / (len(kept) - 1)
     lowest = covariance.min() if diagonal else np.linalg.eigvalsh(covariance).min()
     if not lowest > 0:
         raise InputError(
             f"the covariance of {draws} local draws is not positive definite (smallest eigenvalue"
             f" {lowest:.2g}); keep more draws, thin more, or use diagonal=True"
+        )
+    if not _falls_beyond(flat, theta, mean, np.sqrt((centred**2).mean(0)), shard):
+        raise InputError(
+            f"the likelihood of these {shard.size} rows has no mode: it still grows beyond the local draws, as with one"
+            " class only; use fsgld.anchored, which needs no local mode"
         )
     q = Gaussian.from_moments(jnp.asarray(mean), covariance)
     return jax.tree.map(lambda leaf: leaf.astype(theta.dtype), q)

@@ -92,8 +92,9 @@ class Result:
         """Wrap what the driver left: find divergences, give draws their structure."""
         flat = record.draws
         with np.errstate(invalid="ignore"):
-            good = (np.abs(flat) < RUNAWAY).all(-1) & record.alive[:, record.draw_rounds]
-        good = np.logical_and.accumulate(good, axis=1)
+            good = (np.abs(flat) < RUNAWAY).all(-1)
+        began_alive = np.pad(record.alive, ((0, 0), (1, 0)), constant_values=True)[:, record.draw_rounds]
+        good = np.logical_and.accumulate(good & began_alive, axis=1)
         flat = np.where(good[..., None], flat, np.nan)
         draws = jax.tree.map(np.asarray, jax.vmap(jax.vmap(unravel))(jnp.asarray(flat)))
         status = tuple(_status(c, good[c], record, clients) for c in range(len(flat)))

@@ -105,6 +105,7 @@ def sample(
     """
     begin = time.perf_counter()
     check_settings(locals())
+    batch_size, local_steps, rounds, chains = map(int, (batch_size, local_steps, rounds, chains))
     table, root = gather(shards), randomness.root_key(seed)
     theta = ravel_pytree(model.start())[0]
     check_counters(local_steps, batch_size, len(theta))
@@ -124,9 +125,9 @@ def sample(
     states = jax.vmap(parts.dynamics.init)(_starts(model, flat, theta, table, chains, root, parts.start_around))
     settings = {
         "surrogates": parts.words, "dynamics": parts.dynamics.name, "step_size": str(parts.dynamics.schedule),
-        "likelihood": parts.likelihood.name, "batch_size": int(batch_size), "local_steps": int(local_steps),
-        "rounds": int(rounds), "chains": int(chains), "probs": [float(p) for p in f], "alpha": float(alpha),
-        "thin": int(keep.thin), "burn_in": keep.burn_in, "seed": int(seed), "engine": engine,
+        "likelihood": parts.likelihood.name, "batch_size": batch_size, "local_steps": local_steps,
+        "rounds": rounds, "chains": chains, "probs": [float(p) for p in f], "alpha": float(alpha),
+        "thin": keep.thin, "burn_in": keep.burn_in, "seed": int(seed), "engine": engine,
         "dtype": str(theta.dtype), "rows": [int(n) for n in table.sizes],
     }  # fmt: skip
     plan = make_plan(chains, rounds, local_steps, batch_size, len(theta), keep.record)
@@ -175,7 +176,7 @@ def _choose_parts(
 
 def _choose_draws(rounds: int, local_steps: int, thin: int | None, burn_in: int | float) -> Keep:
     """Decide which steps give draws; some must."""
-    every, steps = local_steps if thin is None else thin, rounds * local_steps
+    every, steps = local_steps if thin is None else int(thin), rounds * local_steps
     keep = Keep(rounds, gcd(local_steps, every), every, count_burn_in(burn_in, steps), local_steps)
     if not keep.wanted(np.arange(every, steps + 1, every)).any():
         raise InputError(
