@@ -165,3 +165,21 @@ def test_a_checkpoint_knows_how_its_run_was_cut(saved, monkeypatch):
     monkeypatch.setattr(sys.modules["fsgld.sample"], "make_plan", other)
     with pytest.raises(fsgld.CheckpointError, match="its plan is"):
         run(saved)
+
+
+def test_no_row_is_written(tmp_path):
+    """Plant a marker in every row and look for it, in both precisions and as text, in all that a run writes."""
+    marker = 1234.5678
+    model, shards = regression()
+    shards = [(np.where(np.arange(3) == 1, marker, X), y) for X, y in shards]
+    result = fsgld.sample(
+        model, shards, local_steps=2, rounds=40, chains=2, batch_size=4, checkpoint=tmp_path / "run", progress=False
+    )
+    result.save(tmp_path / "result.npz")
+    patterns = [np.array(marker, dtype).tobytes() for dtype in ("<f4", "<f8")] + [b"1234.56"]
+    written = contents(tmp_path)
+    assert len(written) > 3
+    for archive in [name for name in written if name.endswith(".npz")]:
+        with np.load(tmp_path / archive) as arrays:
+            written |= {f"{archive}/{name}": arrays[name].tobytes() for name in arrays.files}
+    assert not [name for name, data in written.items() for pattern in patterns if pattern in data]

@@ -167,10 +167,10 @@ def check_finite_at(flat: FlatModel, theta: Theta, table: Shards, where: str) ->
     if bad.any():
         s = int(np.argmax(bad))
         rows = np.asarray(flat.log_likelihood(theta, table.shard(s)))
-        which = f"row {int(np.argmax(~np.isfinite(rows)))}" if not np.isfinite(rows).all() else ("its gradient")
+        which = f"row {int(np.argmax(~np.isfinite(rows)))}" if not np.isfinite(rows).all() else "its gradient"
         raise InputError(
             f"{table.names[s]}: the log-likelihood is not finite at {where} ({which}); give another"
-            " init, or a likelihood that is finite there"
+            " init (or anchor), or a likelihood that is finite there"
         )
 
 

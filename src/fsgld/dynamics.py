@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int
 
 from fsgld.errors import InputError, brief, is_number
 from fsgld.model import Theta
-from fsgld.schedules import Numbers, Schedule, as_schedule
+from fsgld.schedules import Constants, Schedule, as_schedule
 
 Memory = Any
 
@@ -32,7 +32,7 @@ class State(NamedTuple):
     t: Int[Array, ""]
 
 
-Rule = Callable[[Numbers, Array, Theta, Memory, Theta, Theta], tuple[Theta, Memory]]
+Rule = Callable[[Constants, Array, Theta, Memory, Theta, Theta], tuple[Theta, Memory]]
 
 
 @jax.tree_util.register_dataclass
@@ -47,7 +47,7 @@ class Dynamics:
     rule: Rule = field(metadata={"static": True}, repr=False)
     memory: Callable[[Theta], Memory] = field(metadata={"static": True}, repr=False)
     schedule: Schedule
-    constants: Numbers = field(default_factory=dict)
+    constants: Constants = field(default_factory=dict)
 
     def init(self, theta: Theta) -> State:
         """Begin a chain at θ."""
@@ -147,11 +147,11 @@ def psgld(step_size: float | Schedule, decay: float = 0.99, floor: float = 1e-5)
     return Dynamics("psgld", _psgld, _unset, as_schedule(step_size), constants)
 
 
-def _langevin(c: Numbers, h: Array, theta: Theta, memory: Memory, v: Theta, xi: Theta) -> Any:
+def _langevin(c: Constants, h: Array, theta: Theta, memory: Memory, v: Theta, xi: Theta) -> Any:
     return theta + h / 2 * v + jnp.sqrt(h) * xi, memory
 
 
-def _whitened(c: Numbers, h: Array, theta: Theta, memory: Memory, v: Theta, xi: Theta) -> Any:
+def _whitened(c: Constants, h: Array, theta: Theta, memory: Memory, v: Theta, xi: Theta) -> Any:
     L = c["factor"].astype(xi.dtype)
     drift, noise = -jnp.expm1(-h / 2), jnp.sqrt(-jnp.expm1(-h))  # 1 − ρ and √(1 − ρ²)
     if L.ndim == 1:
@@ -159,13 +159,13 @@ def _whitened(c: Numbers, h: Array, theta: Theta, memory: Memory, v: Theta, xi: 
     return theta + L @ (drift * (v @ L) + noise * xi), memory
 
 
-def _sghmc(c: Numbers, h: Array, theta: Theta, p: Memory, v: Theta, xi: Theta) -> Any:
+def _sghmc(c: Constants, h: Array, theta: Theta, p: Memory, v: Theta, xi: Theta) -> Any:
     a = c["friction"].astype(xi.dtype)
     p = (1 - a) * p + h / 2 * v + jnp.sqrt(a * h) * xi
     return theta + p, p
 
 
-def _psgld(c: Numbers, h: Array, theta: Theta, V: Memory, v: Theta, xi: Theta) -> Any:
+def _psgld(c: Constants, h: Array, theta: Theta, V: Memory, v: Theta, xi: Theta) -> Any:
     beta, floor = c["decay"].astype(xi.dtype), c["floor"].astype(xi.dtype)
     V = jnp.where(V < 0, v**2, beta * V + (1 - beta) * v**2)  # V < 0: the first step
     G = 1 / (floor + jnp.sqrt(V))

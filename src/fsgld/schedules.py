@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 from fsgld.errors import InputError, brief, is_number
 
 Step = Float[Array, ""]
-Numbers = dict[str, Array]
+Constants = dict[str, Array]
 
 
 @jax.tree_util.register_dataclass
@@ -25,8 +25,8 @@ class Schedule:
     """A step size h_t; call it with the step counter t."""
 
     name: str = field(metadata={"static": True})
-    rule: Callable[[Numbers, Array], Array] = field(metadata={"static": True}, repr=False)
-    numbers: Numbers = field(default_factory=dict)
+    rule: Callable[[Constants, Array], Array] = field(metadata={"static": True}, repr=False)
+    numbers: Constants = field(default_factory=dict)
 
     def __call__(self, t: Int[Array, ""]) -> Step:
         """Evaluate h_t."""
@@ -64,28 +64,28 @@ def as_schedule(step_size: float | Schedule) -> Schedule:
     return step_size if isinstance(step_size, Schedule) else constant(step_size)
 
 
-def _constant(n: Numbers, t: Array) -> Array:
+def _constant(n: Constants, t: Array) -> Array:
     """Evaluate h."""
     return n["step_size"]
 
 
-def _polynomial(n: Numbers, t: Array) -> Array:
+def _polynomial(n: Constants, t: Array) -> Array:
     """Evaluate a (b + t)^(−γ)."""
     return n["a"] * (n["b"] + t) ** -n["gamma"]
 
 
-def _cosine(n: Numbers, t: Array) -> Array:
+def _cosine(n: Constants, t: Array) -> Array:
     """Evaluate f + ½(h − f)(1 + cos(π min(t/steps, 1)))."""
     phase = jnp.cos(jnp.pi * jnp.minimum(t / n["steps"], 1.0))
     return n["final"] + 0.5 * (n["step_size"] - n["final"]) * (1 + phase)
 
 
-def _cyclical(n: Numbers, t: Array) -> Array:
+def _cyclical(n: Constants, t: Array) -> Array:
     """Evaluate (h/2)(1 + cos(π (t mod period)/period))."""
     return 0.5 * n["step_size"] * (1 + jnp.cos(jnp.pi * (t % n["period"]) / n["period"]))
 
 
-def _positive(**numbers: float) -> Numbers:
+def _positive(**numbers: float) -> Constants:
     """Check that every number of a schedule is positive and make them arrays."""
     for name, value in numbers.items():
         if not is_number(value) or not value > 0:

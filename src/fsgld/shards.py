@@ -159,7 +159,7 @@ def _check(data: Data, name: str) -> int:
     first = _column(leaves[0][0])
     for path, leaf in leaves:
         where = f"{name}{_column(path)}"
-        if leaf.dtype.kind not in "biuf":
+        if leaf.dtype.kind not in "biuf" or leaf.dtype.itemsize > 8:
             raise InputError(f"{where}: values of type {leaf.dtype} cannot be used; give numbers or booleans")
         if leaf.ndim == 0:
             raise InputError(
