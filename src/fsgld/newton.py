@@ -30,6 +30,7 @@ class Mode(NamedTuple):
 def find_mode(flat: FlatModel, theta: Theta, table: Shards, max_sweeps: int = 50) -> Mode:
     """Climb the log posterior by damped Newton sweeps and anchor every client at its mode."""
     tolerance = 1e-4 if theta.dtype == jnp.float32 else 1e-8  # in squared posterior sds
+    before = np.inf
     for sweep in range(1, max_sweeps + 1):
         values, G, H = all_clients(flat, theta, table, "dense")
         assert H is not None
@@ -37,12 +38,12 @@ def find_mode(flat: FlatModel, theta: Theta, table: Shards, max_sweeps: int = 50
         slope = np.asarray(G, float).sum(0) + np.asarray(flat.grad_log_prior(theta), float)
         move = _newton_move(P, slope)
         squared, value = slope @ move, float(values.sum() + flat.log_prior(theta))
-        new = theta if squared < tolerance else _line_search(flat, theta, table, move, value, squared)
-        if squared < tolerance or (squared < 0.05 and not (new != theta).any()):  # there, up to rounding
+        # Near a mode Newton's distances shrink faster and faster; where they do not, rounding is all that is left
+        if squared < tolerance or before / 4 < squared < 0.05:
             _check_curved(P, theta)
             _check_falls(flat, theta, table, move, value, squared)
             return Mode(theta, Gaussian(G + H @ theta, H), sweep)
-        theta = new
+        theta, before = _line_search(flat, theta, table, move, value, squared), squared
     raise InputError(
         f"no mode was found in {max_sweeps} Newton sweeps (still {np.sqrt(squared):.2g} sds away): is the density"
         " proper, and are columns centred (large offsets lose digits in float32; JAX_ENABLE_X64=1 keeps them)? Give"
