@@ -99,6 +99,7 @@ def test_stationary_variance_equals_brute_force(kind):
 # the library
 
 
+@pytest.mark.slow
 def test_quick_run_follows_the_law_of_every_method():
     runs = blobs.run(blobs.Settings.quick()).runs
     assert [(r.method, r.local_steps) for r in runs] == [

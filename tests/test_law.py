@@ -71,6 +71,7 @@ def test_dsgld_has_its_own_law(toy, local_steps):
     assert (between * A > 10).all() or local_steps == 1  # what conducive gradients remove is not small
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("h", [0.01, 0.1, 1.0, 5.0])
 def test_whitened_is_exact_for_any_step_size(toy, h):
     """With exact surrogates and no mini-batch noise the law is the posterior itself, ratio 1.00."""
@@ -150,6 +151,7 @@ def concrete():
     return model, fsgld.shards.by_column({"x": X, "y": y}, y, 10), precision * covariance @ X.T @ y, covariance
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dynamics", "draws"), [("whitened", 10_000), ("langevin", 1_000)])
 def test_concrete_sorted_by_target(dynamics, draws):
     """Mean and covariance against the exact posterior; variance ratios within 1 ± 0.05 beyond Monte Carlo error.

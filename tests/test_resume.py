@@ -34,6 +34,7 @@ def start(folder, out):
     return subprocess.Popen([sys.executable, "-c", SCRIPT.format(tests=tests), str(folder), str(out)])
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_random_moments_gives_the_same_draws(tmp_path):
     """SIGKILL again and again, at random moments after the first call is on disk; then let it finish."""
     rng = random.Random(0)
