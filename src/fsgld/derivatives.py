@@ -34,14 +34,14 @@ class Shard(NamedTuple):
 @partial(jax.jit, static_argnums=0)
 def value(flat: FlatModel, theta: Theta, shard: Shard) -> Float[Array, ""]:
     """Evaluate log p(x_s | θ)."""
-    return _sum_over_rows(partial(_weighted, flat, theta), shard)
+    return sum_over_rows(partial(_weighted, flat, theta), shard)
 
 
 @partial(jax.jit, static_argnums=0)
 def gradient(flat: FlatModel, theta: Theta, shard: Shard) -> Theta:
     """Evaluate G_s(θ)."""
     block = jax.grad(_weighted, 1)
-    return _sum_over_rows(lambda rows, w: block(flat, theta, rows, w), shard)
+    return sum_over_rows(lambda rows, w: block(flat, theta, rows, w), shard)
 
 
 @partial(jax.jit, static_argnums=(0, 3))
@@ -58,7 +58,7 @@ def curvature(flat: FlatModel, theta: Theta, shard: Shard, kind: str) -> Float[A
             return jax.lax.map(lambda e: column(rows, w, e) @ e, basis)
         return jax.vmap(partial(column, rows, w))(basis)
 
-    H = _sum_over_rows(block, shard)
+    H = sum_over_rows(block, shard)
     return H if kind == "diagonal" else (H + H.T) / 2
 
 
@@ -122,7 +122,7 @@ def _weighted(flat: FlatModel, theta: Theta, rows: Row, weights: Array) -> Float
     return weights.astype(theta.dtype) @ flat.log_likelihood(theta, rows)
 
 
-def _sum_over_rows(fn: Callable[[Row, Array], Any], shard: Shard) -> Any:
+def sum_over_rows(fn: Callable[[Row, Array], Any], shard: Shard) -> Any:
     """Add fn(block of rows, weights) over a client's rows; the last block is padded, weight 0."""
     rows, start, size = shard
     last = jnp.asarray(start + size - 1)

@@ -51,9 +51,5 @@ def brief(value: Any, length: int = 80) -> str:
 
 def first_line(error: Exception) -> str:
     """Quote an exception of the user's code in one line."""
-    return f"{type(error).__name__}: {brief_text(str(error))}"
-
-
-def brief_text(text: str) -> str:
-    """Take the first line of a text."""
-    return (text.strip().splitlines() or [""])[0][:200]
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:200]}"

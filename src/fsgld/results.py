@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fsgld import diagnostics
 from fsgld.engines import RUNAWAY
 from fsgld.errors import InputError, check_whole, is_number
 from fsgld.model import Params
 from fsgld.run import Record
+from fsgld.summary import Summary, statistics, thin_evidence
 
 
 class Status(NamedTuple):
@@ -37,22 +37,6 @@ class Status(NamedTuple):
         if not self.diverged:
             return f"chain {self.chain}: {self.draws} draws"
         return f"chain {self.chain} diverged in round {self.round} at {self.client}; {self.draws} finite draws kept"
-
-
-class Summary(NamedTuple):
-    """A table of posterior statistics, one row a parameter, and notes in words."""
-
-    names: tuple[str, ...]
-    columns: dict[str, np.ndarray]
-    notes: tuple[str, ...]
-
-    def __str__(self) -> str:
-        width = max(map(len, self.names))
-        lines = [" " * width + "".join(f"{name:>10}" for name in self.columns)]
-        for i, name in enumerate(self.names):
-            cells = (_cell(key, column[i]) for key, column in self.columns.items())
-            lines.append(name.ljust(width) + "".join(cells))
-        return "\n".join([*lines, *self.notes])
 
 
 @dataclass(frozen=True)
@@ -114,12 +98,16 @@ class Result:
     def flat_draws(self) -> tuple[tuple[str, ...], np.ndarray]:
         """Name every scalar parameter, and give the draws as (chains, draws, d)."""
         names, arrays = [], []
-        for path, leaf in jax.tree_util.tree_leaves_with_path(self.draws):
-            stem = jax.tree_util.keystr(path, simple=True, separator=".") or "theta"
+        for stem, leaf in self._named_leaves():
             shape = leaf.shape[2:]
             names += [stem + (str(list(i)) if shape else "") for i in np.ndindex(*shape)]
             arrays.append(leaf.reshape(*leaf.shape[:2], int(np.prod(shape))))
         return tuple(names), np.concatenate(arrays, -1)
+
+    def _named_leaves(self) -> list[tuple[str, np.ndarray]]:
+        """Name the arrays of the parameters by their paths; a single array is "theta"."""
+        leaves = jax.tree_util.tree_leaves_with_path(self.draws)
+        return [(jax.tree_util.keystr(path, simple=True, separator=".") or "theta", leaf) for path, leaf in leaves]
 
     def summary(self, interval: float = 0.94) -> Summary:
         """Summarise each parameter over the chains that did not diverge.
@@ -135,14 +123,8 @@ class Result:
         if not len(whole):
             notes.insert(0, "no chain ran to the end: there is nothing to summarise")
             return Summary(names, {"mean": np.full(len(names), np.nan)}, tuple(notes))
-        low, high = diagnostics.interval(whole, interval)
-        columns = {
-            "mean": whole.mean((0, 1)), "sd": whole.std((0, 1), ddof=1),
-            f"{50 - 50 * interval:g}%": low, f"{50 + 50 * interval:g}%": high,
-            "mcse": diagnostics.mcse_mean(whole), "ess_bulk": diagnostics.ess_bulk(whole),
-            "ess_tail": diagnostics.ess_tail(whole), "r_hat": diagnostics.rhat(whole),
-        }  # fmt: skip
-        return Summary(names, columns, tuple(notes + _thin_evidence(names, columns)))
+        columns = statistics(whole, interval)
+        return Summary(names, columns, tuple(notes + thin_evidence(names, columns)))
 
     def to_arviz(self) -> Any:
         """Convert to `arviz.InferenceData`; sample_stats hold each draw's client and round."""
@@ -150,17 +132,13 @@ class Result:
             import arviz
         except ImportError:
             raise ImportError("to_arviz needs ArviZ: pip install 'fsgld[arviz]'") from None
-        posterior = {
-            jax.tree_util.keystr(path, simple=True, separator=".") or "theta": leaf
-            for path, leaf in jax.tree_util.tree_leaves_with_path(self.draws)
-        }
         shape = (len(self.visited), len(self.draw_rounds))
         stats = {
             "client": self.visited[:, self.draw_rounds],
             "round": np.broadcast_to(self.draw_rounds, shape),
             "diverging": ~np.isfinite(self.flat_draws()[1]).all(-1),
         }
-        data = arviz.from_dict(posterior=posterior, sample_stats=stats)
+        data = arviz.from_dict(posterior=dict(self._named_leaves()), sample_stats=stats)
         data.posterior.attrs |= {
             "clients": list(self.clients),
             "settings": json.dumps(self.settings),
@@ -259,28 +237,6 @@ def _status(c: int, good: np.ndarray, record: Record, clients: tuple[str, ...]) 
         return Status(c, int(good.sum()))
     r = int(rounds.min())
     return Status(c, int(good.sum()), r, clients[record.visited[c, r]])
-
-
-def _cell(name: str, value: float) -> str:
-    """Format one cell of the summary."""
-    if name.startswith("ess"):
-        return f"{value:>10.0f}"
-    return f"{value:>10.3f}" if name == "r_hat" else f"{value:>10.4g}"
-
-
-def _thin_evidence(names: tuple[str, ...], columns: dict[str, np.ndarray]) -> list[str]:
-    """Say in words when the draws are too few or the chains disagree."""
-    notes = []
-    rhat, ess = columns["r_hat"], np.fmin(columns["ess_bulk"], columns["ess_tail"])
-    if np.any(rhat > 1.01):
-        worst = int(np.nanargmax(rhat))
-        notes.append(f"chains disagree: R-hat is {rhat[worst]:.3f} for {names[worst]}; run longer")
-    if np.any(ess < 400):
-        worst = int(np.nanargmin(ess))
-        notes.append(f"few effective draws: {ess[worst]:.0f} for {names[worst]}; run longer")
-    if np.isnan(rhat).any():
-        notes.append("no R-hat for some parameters: it needs two chains, and draws that are not all equal")
-    return notes
 
 
 def _structure(tree: Any, leaf: Any) -> Any:

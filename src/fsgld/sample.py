@@ -158,10 +158,11 @@ def _choose_parts(
     model: Model, flat: FlatModel, theta: Theta, table: Shards, surrogates: Any, dynamics: Dynamics | None,
     likelihood: Likelihood | None,
 ) -> Parts:  # fmt: skip
-    """Fill in the defaults: surrogates at the mode, whitened dynamics, control variates where there are surrogates."""
-    if isinstance(surrogates, str):
+    """Fill in the defaults: surrogates at the mode; with a curvature, whitened dynamics and control variates."""
+    mode = None
+    if isinstance(surrogates, str):  # "auto", as checked
         check_auto(len(theta))
-    mode = newton.find_mode(flat, theta, table) if isinstance(surrogates, str) else None
+        mode = newton.find_mode(flat, theta, table)
     stack = mode.surrogates if mode else stack_surrogates(surrogates, table.names, theta)
     if stack.kind == "linear":  # no curvature in it: neither coordinates nor a mean
         chosen, approximation = check_dynamics(dynamics, theta), None

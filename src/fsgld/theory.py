@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from fsgld.algorithm import Rules, client_update, reassign_chain
 from fsgld.checks import check_model, check_probs, stack_surrogates
-from fsgld.derivatives import BLOCK, Shard, _sum_over_rows, all_clients, prior_taylor
+from fsgld.derivatives import BLOCK, Shard, all_clients, prior_taylor, sum_over_rows
 from fsgld.dynamics import Dynamics
 from fsgld.engines import Federation
 from fsgld.errors import InputError, check_whole
@@ -162,7 +162,7 @@ def _exact(
     q = jax.vmap(lambda q_s: q_s.grad_log(theta))(federation.surrogates)
     E = (G - federation.alpha * q) / f[:, None]
     E, owner = E - (f @ E)[None], _owner(federation.rows, federation.sizes)
-    within = _sum_over_rows(spread, Shard((federation.rows, owner), 0, len(owner)))
+    within = sum_over_rows(spread, Shard((federation.rows, owner), 0, len(owner)))
     return within, (f[:, None] * E).T @ E
 
 
