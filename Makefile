@@ -21,7 +21,7 @@ $(VENV)/.demo: $(VENV)/.pip pyproject.toml
 	touch $@
 
 $(VENV)/.test: $(VENV)/.pip pyproject.toml
-	$(PIP) --editable ".[plots,arviz]" --group dev
+	$(PIP) --editable ".[plots,arviz,data]" --group dev
 	touch $@
 
 demo: $(VENV)/.demo

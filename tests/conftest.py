@@ -1,5 +1,8 @@
 """Settings for all tests: double precision, no silent broadcasting, shapes checked inside the library."""
 
+import os
+from pathlib import Path
+
 import jax
 from jaxtyping import install_import_hook
 
@@ -10,3 +13,8 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 INNER = ["algorithm", "derivatives", "engines", "model", "randomness"]
 CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
 install_import_hook([f"fsgld.{name}" for name in INNER], CHECKER)
+
+# The paper's data sets: FSGLD_DATA, or a folder beside the checkout; tests that need one say so when it is absent.
+BESIDE = Path(__file__).parents[2] / "shared" / "data"
+if BESIDE.is_dir():
+    os.environ.setdefault("FSGLD_DATA", str(BESIDE))
