@@ -2,18 +2,25 @@
 
 `fsgld` implements Federated Stochastic Gradient Langevin Dynamics (el Mekkaoui, Mesquita,
 Blomstedt and Kaski, UAI 2021). Start with `Model` and `sample`. The modules `fsgld.shards` (splitting
-helpers), `fsgld.schedules` (step sizes) and `fsgld.theory` (the paper's bounds) complete the names below.
+helpers), `fsgld.schedules` (step sizes) and `fsgld.theory` (the paper's bounds) complete the names below;
+`fsgld.data` has the paper's data sets.
 """
 
-from fsgld import schedules, shards, theory
-from fsgld.dynamics import langevin, psgld, sghmc, whitened
-from fsgld.errors import CheckpointError, InputError
-from fsgld.fit import analytic, anchored, fit, from_draws, laplace
-from fsgld.likelihood import control_variate, plain
-from fsgld.model import Model
-from fsgld.results import Result
-from fsgld.sample import sample
-from fsgld.surrogates import Gaussian
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fsgld import schedules, shards, theory
+    from fsgld.dynamics import langevin, psgld, sghmc, whitened
+    from fsgld.errors import CheckpointError, InputError
+    from fsgld.fit import analytic, anchored, fit, from_draws, laplace
+    from fsgld.likelihood import control_variate, plain
+    from fsgld.model import Model
+    from fsgld.results import Result
+    from fsgld.sample import sample
+    from fsgld.surrogates import Gaussian
 
 __version__ = "0.1.0"
 
@@ -39,3 +46,42 @@ __all__ = [
     "theory",
     "whitened",
 ]
+
+# Names are fetched from their modules when first used, so that `fsgld --help` need not wait for JAX.
+_HOMES = {
+    "dynamics": ("langevin", "psgld", "sghmc", "whitened"),
+    "errors": ("CheckpointError", "InputError"),
+    "fit": ("analytic", "anchored", "fit", "from_draws", "laplace"),
+    "likelihood": ("control_variate", "plain"),
+    "model": ("Model",),
+    "results": ("Result",),
+    "sample": ("sample",),
+    "surrogates": ("Gaussian",),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+_MODULES = ("data", "schedules", "shards", "theory")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"fsgld.{name}")
+    if name not in _HOME:
+        raise AttributeError(f"module 'fsgld' has no attribute {name!r}")
+    value = getattr(import_module(f"fsgld.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})
+
+
+class _Package(ModuleType):
+    """Keeps `fsgld.fit` and `fsgld.sample` the functions: importing their modules would bind those instead."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
