@@ -153,12 +153,17 @@ def describe(case: Case, how: str, reference: Reference, run: Callable[[], fsgld
         notes.append(f"test log-likelihood {predictive_gap(case, result, reference):+.4f} against the mode's")
     notes += [str(w.message) for w in caught if "diverged" not in str(w.message)]
     return [
-        case.name, case.split, how, f"{row.mean_error:.3f} ± {row.mean_error_mcse:.3f} {row.mean_parameter}",
-        f"{row.sd_ratio:.3f} ± {row.sd_ratio_mcse:.3f} {row.sd_parameter}", row.verdict, f"{row.ess:.0f}",
-        f"{seconds:.0f}",
+        case.name, case.split, how, _worst_cell(row.mean_error, row.mean_error_mcse, row.mean_parameter),
+        _worst_cell(row.sd_ratio, row.sd_ratio_mcse, row.sd_parameter), row.verdict,
+        "" if np.isnan(row.ess) else f"{row.ess:.0f}", f"{seconds:.0f}",
         f"{s['dynamics']}, h {h}, m {s['batch_size']}, T {s['local_steps']}, {s['rounds']} rounds",
         "; ".join(filter(None, notes)),
     ]  # fmt: skip
+
+
+def _worst_cell(value: float, mcse: float, parameter: str) -> str:
+    """Write a measure of the worst parameter; nothing if no chain is left."""
+    return f"{value:.3f} ± {mcse:.3f} {parameter}" if parameter else ""
 
 
 def run(
