@@ -1,1 +1,11 @@
-"""One module per figure or table of the paper; each runs with `python -m fsgld.experiments.NAME`."""
+"""The paper's figures and tables, one module each: `fsgld reproduce NAME` runs it.
+
+A module NAME has `Settings`, frozen, with `paper()` (as printed), `corrected()` (misprints and unstable steps put
+right) and `quick(literal)` (either, in seconds); `run(settings, announce)`, which gives an outcome as data; and
+`compare(literal, corrected)`, the lines of the table. NAME_plot has `draw(literal, corrected)`, its figures.
+`reproduce` puts them together; `cases` are posteriors with known answers, for tests.
+"""
+
+EXPERIMENTS = {  # name: what it shows
+    "variance": "Figure 1: gradient estimates for a coin tossed at three clients",
+}
