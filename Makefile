@@ -25,7 +25,7 @@ $(VENV)/.test: $(VENV)/.pip pyproject.toml
 	touch $@
 
 demo: $(VENV)/.demo
-	$(BIN)/python -m fsgld.experiments.blobs
+	$(BIN)/python -m fsgld.experiments.blobs_demo
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest --numprocesses auto --durations 10

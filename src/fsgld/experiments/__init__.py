@@ -8,4 +8,5 @@ right) and `quick(literal)` (either, in seconds); `run(settings, announce)`, whi
 
 EXPERIMENTS = {  # name: what it shows
     "variance": "Figure 1: gradient estimates for a coin tossed at three clients",
+    "blobs": "Figures 2 and 3: ten clients that disagree about a mean",
 }

@@ -2,31 +2,23 @@
 
 Each client holds 200 rows from N(μ_s, I), with μ_s uniform on [−6, 6]². The model is N(μ | 0, I)
 Π N(x | μ, I). DSGLD, FSGLD and FSGLD with the in-client control variate are compared with the
-exact posterior and with their own long-run law (`blobs_law`). `python -m fsgld.experiments.blobs`
-prints the table and writes the picture.
+exact posterior and with their own long-run law (`blobs_law`), and so is the library's default.
+`blobs_demo` prints a table and writes the picture.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from math import floor, log10
-from pathlib import Path
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 import fsgld
 from fsgld import diagnostics
-from fsgld.experiments.blobs_law import client_law, posterior, stationary_variance
+from fsgld.experiments.blobs_law import client_law, posterior, precisions, stationary_variance
+from fsgld.experiments.reproduce import Announce, Line, Records, plus_minus, silent
 
 
 @dataclass(frozen=True)
@@ -41,19 +33,27 @@ class Settings:
     burn_in: int = 20_000  # steps
     thin: int = 100
     draws: int = 1000  # a chain
-    chains: int = 32
+    seeds: int = 32  # independent chains
     data_seed: int = 28310  # chosen for the picture: no client where the mean is, a free corner
     seed: int = 0
+    surrogate: str = "exact"  # q_s = N(x̄_s, I/N_s); "printed": I/N
+    methods: tuple[str, ...] = ("DSGLD", "FSGLD", "FSGLD + control variate")
 
     @staticmethod
     def paper() -> Settings:
-        """Give the paper's settings; it does not print the number of draws."""
-        return Settings()
+        """Give the paper's settings, with surrogates as printed; it does not print the number of draws."""
+        return Settings(surrogate="printed", methods=("DSGLD", "FSGLD"))
 
     @staticmethod
-    def quick() -> Settings:
+    def corrected() -> Settings:
+        """Give surrogates that are the likelihood, as the paper's text says, and what repairs the variance."""
+        return Settings(methods=(*METHODS, DEFAULT))
+
+    @staticmethod
+    def quick(literal: bool = False) -> Settings:
         """Give the same law with fewer runs and draws."""
-        return Settings(local_steps=(1, 1000), burn_in=2_000, draws=300)
+        full = Settings.paper() if literal else Settings.corrected()
+        return replace(full, local_steps=(1, 1000), burn_in=2_000, draws=300)
 
 
 METHODS = {  # name: whether there are surrogates, and the likelihood slot
@@ -61,14 +61,12 @@ METHODS = {  # name: whether there are surrogates, and the likelihood slot
     "FSGLD": (True, fsgld.plain),
     "FSGLD + control variate": (True, fsgld.control_variate),
 }
+DEFAULT = "our default"  # `fsgld.sample` with nothing but the model and the shards
 MODEL = fsgld.Model(
     log_prior=lambda mu: -0.5 * jnp.sum(mu**2),
     log_likelihood=lambda mu, x: -0.5 * jnp.sum((x - mu) ** 2),
     init=np.zeros(2),
 )
-CAPTION = """mean error: worst coordinate, in posterior sd; variance: in posterior variances
-± one Monte Carlo standard error; seconds with compilation"""
-COLUMNS = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
 
 
 class Run(NamedTuple):
@@ -97,13 +95,19 @@ class Outcome(NamedTuple):
     shards: list[np.ndarray]
     runs: list[Run]
 
-    def to_json(self) -> str:
-        """Write settings, the exact posterior and the measures; not the draws."""
-        mean, variance = posterior(self.shards)
-        runs = [{k: v for k, v in run._asdict().items() if k != "draws"} for run in self.runs]
-        exact = {"mean": mean.tolist(), "variance": variance}
-        content = {"settings": asdict(self.settings), "posterior": exact, "runs": runs}
-        return json.dumps(content, indent=1) + "\n"
+    def tables(self) -> dict[str, Records]:
+        """Give the measures of every run, and its mean squared error over the number of draws."""
+        runs = [{key: value for key, value in run._asdict().items() if key != "draws"} for run in self.runs]
+        curves = [
+            {"method": run.method, "local_steps": run.local_steps, "draws": n, "mse": mse, "mcse": error}
+            for run in self.runs
+            for n, mse, error in zip(*mse_curve(run.draws, posterior(self.shards)[0]), strict=True)
+        ]
+        return {"runs": runs, "mse": curves}
+
+    def find(self, method: str, local_steps: int | None = None) -> list[Run]:
+        """Select runs of a method."""
+        return [run for run in self.runs if run.method == method and local_steps in (None, run.local_steps)]
 
 
 def make_shards(settings: Settings) -> list[np.ndarray]:
@@ -113,35 +117,52 @@ def make_shards(settings: Settings) -> list[np.ndarray]:
     return [rng.normal(mean, 1.0, (settings.rows, 2)) for mean in means]
 
 
-def run(settings: Settings, announce: Callable[[int, str], None] = lambda n, text: None) -> Outcome:
+def make_surrogates(shards: list[np.ndarray], kind: str) -> list[fsgld.Gaussian]:
+    """Make q_s = N(x̄_s, I/N_s), or as printed N(x̄_s, I/N)."""
+    P = precisions(np.array([len(x) for x in shards]), kind)
+    return [
+        fsgld.Gaussian.from_precision(jnp.asarray(x.mean(0)), jnp.full(2, p)) for x, p in zip(shards, P, strict=True)
+    ]
+
+
+def run(settings: Settings, announce: Announce = silent) -> Outcome:
     """Run all methods and numbers of local updates; announce how many are done and what is next."""
     shards = make_shards(settings)
+    jobs = [(m, L) for m in settings.methods for L in (settings.local_steps if m in METHODS else (0,))]
     runs: list[Run] = []
-    surrogates = fsgld.fit(MODEL, shards, fsgld.analytic)
-    for method, (conducive, _) in METHODS.items():
-        for local_steps in settings.local_steps:
-            announce(len(runs), f"{method}, local updates: {local_steps}")
-            begin = time.perf_counter()
-            draws = _draws(method, local_steps, shards, surrogates if conducive else None, settings)
-            seconds = time.perf_counter() - begin
-            runs.append(_measure(method, local_steps, draws, seconds, shards, settings))
-    announce(len(runs), "done")
+    for method, local_steps in jobs:
+        announce(len(runs), len(jobs), method + f", local updates: {local_steps}" * (local_steps > 0))
+        begin = time.perf_counter()
+        draws, local_steps = _draws(method, local_steps, shards, settings)
+        seconds = time.perf_counter() - begin
+        runs.append(_measure(method, local_steps, draws, seconds, shards, settings))
+    announce(len(runs), len(jobs), "done")
     return Outcome(settings, shards, runs)
 
 
-def _draws(
-    method: str, local_steps: int, shards: list[np.ndarray],
-    surrogates: list[fsgld.Gaussian] | None, settings: Settings,
-) -> np.ndarray:  # fmt: skip
-    """Sample with one method and one number of local updates."""
+def mse_curve(draws: np.ndarray, mean: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Give numbers n of draws, the mean of |μ̂_n − μ̄|² over chains (Figure 3b), and its standard error."""
+    n = np.unique(np.geomspace(1, draws.shape[1], 40).astype(int))
+    estimates = np.cumsum(draws, axis=1)[:, n - 1] / n[:, None]
+    squares = np.sum((estimates - mean) ** 2, axis=-1)
+    return n, squares.mean(0), squares.std(0, ddof=1) / np.sqrt(len(squares))
+
+
+def _draws(method: str, local_steps: int, shards: list[np.ndarray], settings: Settings) -> tuple[np.ndarray, int]:
+    """Sample with one method and one number of local updates; give that number as well."""
+    own: dict[str, Any] = {"chains": settings.seeds, "seed": settings.seed, "progress": False}
+    if method == DEFAULT:
+        result = fsgld.sample(MODEL, shards, **own)
+        return np.asarray(result.draws, float), int(result.settings["local_steps"])
+    conducive, likelihood = METHODS[method]
+    surrogates = make_surrogates(shards, settings.surrogate) if conducive else None
     steps = settings.burn_in + settings.thin * settings.draws
     result = fsgld.sample(
-        MODEL, shards, surrogates, dynamics=fsgld.langevin(settings.step_size),
-        likelihood=METHODS[method][1], batch_size=settings.batch_size, local_steps=local_steps,
-        rounds=-(-steps // local_steps), chains=settings.chains, thin=settings.thin,
-        burn_in=settings.burn_in, seed=settings.seed, progress=False,
+        MODEL, shards, surrogates, dynamics=fsgld.langevin(settings.step_size), likelihood=likelihood,
+        batch_size=settings.batch_size, local_steps=local_steps, rounds=-(-steps // local_steps),
+        thin=settings.thin, burn_in=settings.burn_in, **own,
     )  # fmt: skip
-    return np.asarray(result.draws, float)
+    return np.asarray(result.draws, float), local_steps
 
 
 def _measure(
@@ -149,65 +170,67 @@ def _measure(
     settings: Settings,
 ) -> Run:  # fmt: skip
     """Compare draws with the exact posterior and with the method's own law."""
-    conducive, likelihood = METHODS[method]
-    law = client_law(
-        shards, settings.step_size, settings.batch_size, conducive=conducive,
-        control_variate=likelihood is fsgld.control_variate,
-    )  # fmt: skip
     mean, variance = posterior(shards)
     errors = np.abs(draws.mean((0, 1)) - mean) / np.sqrt(variance)
     worst = int(errors.argmax())
     mean_mcse = diagnostics.mcse_mean(draws)[worst] / np.sqrt(variance)
     squares = np.mean((draws - draws.mean((0, 1))) ** 2, -1, keepdims=True) / variance
-    theory = stationary_variance(law, local_steps, settings.thin).mean() / variance
+    theory = _law_variance(method, local_steps, shards, settings) / variance
     numbers = errors[worst], mean_mcse, squares.mean(), diagnostics.mcse_mean(squares)[0], theory
     return Run(method, local_steps, draws, seconds, *map(float, numbers))
 
 
-def make_table(outcome: Outcome) -> Table:
-    """Lay the measures out for a terminal of 80 characters."""
-    table = Table(title="Ten clients that disagree, against the exact posterior", caption=CAPTION,
-                  box=SIMPLE_HEAD, padding=(0, 1, 0, 0))  # fmt: skip
-    table.add_column("method", no_wrap=True)
-    for name in ("local\nupdates", "mean error", "variance", "by\ntheory", "seconds"):
-        table.add_column(name, justify="right", no_wrap=True)
-    first, last = outcome.settings.local_steps[0], outcome.settings.local_steps[-1]
-    for r in outcome.runs:
-        digits = max(0, -floor(log10(r.variance_ratio_mcse)))  # to the first digit of the error
-        table.add_row(
-            r.method if r.local_steps == first else "", f"{r.local_steps}",
-            f"{r.mean_error:.2f} ± {r.mean_error_mcse:.2f}",
-            f"{r.variance_ratio:,.{digits}f} ± {r.variance_ratio_mcse:,.{digits}f}",
-            f"{r.variance_ratio_theory:,.{digits}f}", f"{r.seconds:.1f}",
-            end_section=r.local_steps == last,
-        )  # fmt: skip
-    return table
+def _law_variance(method: str, local_steps: int, shards: list[np.ndarray], settings: Settings) -> float:
+    """Give the variance that a method must have in the long run, averaged over coordinates."""
+    if method == DEFAULT:  # exact steps of an Ornstein-Uhlenbeck process, and no mini-batch noise
+        return posterior(shards)[1]
+    conducive, likelihood = METHODS[method]
+    law = client_law(
+        shards, settings.step_size, settings.batch_size, surrogate=settings.surrogate if conducive else None,
+        control_variate=likelihood is fsgld.control_variate,
+    )  # fmt: skip
+    return float(stationary_variance(law, local_steps, settings.thin).mean())
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the experiment, print the table, write blobs.json and blobs.png."""
-    parser = argparse.ArgumentParser(description="Section 5.1: ten clients that disagree.")
-    parser.add_argument("--quick", action="store_true", help="fewer runs and draws")
-    parser.add_argument("--out", type=Path, default=Path("."), help="folder to write to")
-    options = parser.parse_args(arguments)
-    try:
-        options.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        parser.error(f"cannot write to the folder {options.out}: {error.strerror}")
-    settings = Settings.quick() if options.quick else Settings.paper()
-    with Progress(*COLUMNS, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=len(METHODS) * len(settings.local_steps))
-        outcome = run(settings, lambda n, text: bar.update(task, completed=n, description=text))
-    Console().print(make_table(outcome))
-    (options.out / "blobs.json").write_text(outcome.to_json())
-    from fsgld.experiments import blobs_plot
+def compare(literal: Outcome, corrected: Outcome) -> list[Line]:
+    """Set what was found beside what the paper says."""
+    few, many = corrected.settings.local_steps[0], corrected.settings.local_steps[-1]
+    (ours,) = corrected.find(DEFAULT)
 
-    try:
-        blobs_plot.save(outcome, options.out / "blobs.png")
-    except ImportError as error:
-        raise SystemExit(str(error)) from None
-    print(f"wrote {options.out / 'blobs.png'} and {options.out / 'blobs.json'}")
+    def variance(outcome: Outcome, method: str, L: int) -> str:
+        (run,) = outcome.find(method, L)
+        style = ",.0f" if run.variance_ratio_theory > 100 else ".4g"
+        return f"{plus_minus(run.variance_ratio, run.variance_ratio_mcse)} (theory {run.variance_ratio_theory:{style}})"
+
+    def mse(outcome: Outcome, method: str, L: int) -> str:
+        (run,) = outcome.find(method, L)
+        n, value, error = (x[-1] for x in mse_curve(run.draws, posterior(outcome.shards)[0]))
+        return f"{plus_minus(value, error)} ({n:,} draws)"
+
+    def lines(method: str, L: int, claim: str, claim_mse: str) -> list[Line]:
+        found = []
+        for measure, name, words in (
+            (variance, "variance ÷ the posterior's", claim),
+            (mse, "MSE of the mean", claim_mse),
+        ):
+            best = measure(corrected, DEFAULT, ours.local_steps) if method == "FSGLD" else "—"
+            quantity = f"{name}: {method}, local updates: {L:,}"
+            found.append(Line(quantity, words, measure(literal, method, L), measure(corrected, method, L), best))
+        return found
+
+    slopes = [f"{_slope(outcome, many):.2f}" for outcome in (literal, corrected)]
+    return [
+        *lines("DSGLD", few, "wider than the posterior", "above FSGLD's"),
+        *lines("DSGLD", many, "a mixture of local posteriors", "plateaus above FSGLD's"),
+        *lines("FSGLD", few, "converges to the posterior: 1", "below DSGLD's"),
+        *lines("FSGLD", many, "converges to the posterior: 1", "the same as with few updates"),
+        Line("MSE of DSGLD's mean falls as n^a; a over the last decade of n", "0 (plateau)", slopes[0], slopes[1], "—"),
+    ]
 
 
-if __name__ == "__main__":
-    main()
+def _slope(outcome: Outcome, local_steps: int) -> float:
+    """Fit the slope of DSGLD's log MSE over log n, over the last decade; by theory −1."""
+    (run,) = outcome.find("DSGLD", local_steps)
+    n, mse, _ = mse_curve(run.draws, posterior(outcome.shards)[0])
+    late = n > n[-1] / 10
+    return float(np.polyfit(np.log(n[late]), np.log(mse[late]), 1)[0])

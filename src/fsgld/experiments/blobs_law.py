@@ -24,15 +24,17 @@ def posterior(shards: list[np.ndarray]) -> tuple[np.ndarray, float]:
 
 
 def client_law(
-    shards: list[np.ndarray], step_size: float, batch_size: int, *, conducive: bool,
+    shards: list[np.ndarray], step_size: float, batch_size: int, *, surrogate: str | None,
     control_variate: bool = False, probs: np.ndarray | None = None,
 ) -> Law:  # fmt: skip
     """Write the step of Algorithm 1 on this model as one linear map a client.
 
-    With n_s = N_s/f_s, DSGLD has a_s = 1 − (h/2)(1 + n_s) and c_s = n_s x̄_s/(1 + n_s): each client
-    pulls to its own rows. With exact surrogates all pull alike, a = 1 − (h/2)(N + 1), to the
-    posterior's mean. Mini-batches add (h²/4) n_s² σ_s²/m to the noise variance h, σ_s² the variance of
-    the client's rows; the control variate takes that away, as here all rows have one curvature.
+    With n_s = N_s/f_s and q_s = N(x̄_s, I/P_s), client s pulls with strength A_s = 1 + n_s + Σ_r P_r − P_s/f_s to
+    c_s = (n_s x̄_s + Σ_r P_r x̄_r − P_s x̄_s/f_s)/A_s, so a_s = 1 − (h/2) A_s. DSGLD has P = 0: each client pulls to
+    its own rows. Exact surrogates have P_s = N_s: all pull to the posterior's mean, with A = N + 1. The paper prints
+    P_s = N: with equal clients A = N + 1 again, but each pushes away from its own rows, S − 1 times as far as in DSGLD.
+    Mini-batches add (h²/4) n_s² σ_s²/m to the noise variance h, σ_s² the variance of the client's rows; the control
+    variate takes that away, as here all rows have one curvature.
 
     Parameters
     ----------
@@ -40,20 +42,26 @@ def client_law(
         Each client's rows.
     step_size, batch_size
         The letters h and m.
-    conducive, control_variate
-        Whether there are exact surrogates (FSGLD), and the in-client control variate.
+    surrogate
+        None (DSGLD), "exact" (P_s = N_s) or "printed" (P_s = N).
+    control_variate
+        Whether the in-client control variate is on.
     probs
         Selection probabilities f_s; equal by default.
     """
     h, f = step_size, np.full(len(shards), 1 / len(shards)) if probs is None else probs
-    n = (np.array([len(x) for x in shards]) / f)[:, None]
-    precision, centre = 1 + n, n * np.array([x.mean(0) for x in shards]) / (1 + n)
-    if conducive:
-        mean, variance = posterior(shards)
-        precision, centre = np.full_like(n, 1 / variance), np.tile(mean, (len(n), 1))
+    N, means = np.array([[len(x)] for x in shards]), np.array([x.mean(0) for x in shards])
+    n, P = N / f[:, None], precisions(N, surrogate)
+    strength = 1 + n + P.sum() - P / f[:, None]
+    centre = (n * means + (P * means).sum(0) - P * means / f[:, None]) / strength
     minibatch = n**2 * np.array([x.var(0) for x in shards]) / batch_size
     noise = h + h**2 / 4 * minibatch * (not control_variate)
-    return Law(1 - h / 2 * precision, centre, noise, f)
+    return Law(1 - h / 2 * strength, centre, noise, f)
+
+
+def precisions(sizes: np.ndarray, surrogate: str | None) -> np.ndarray:
+    """Give P_s of every surrogate: 0 without, N_s if exact, N as printed."""
+    return sizes * {None: 0.0, "exact": 1.0}.get(surrogate, sizes.sum() / sizes)
 
 
 def stationary_variance(law: Law, local_steps: int, thin: int = 1) -> np.ndarray:

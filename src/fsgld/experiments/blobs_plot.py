@@ -1,4 +1,4 @@
-"""The picture of `blobs`: the paper's Figure 2, with a zoom on the exact posterior in every panel."""
+"""The pictures of `blobs`: the paper's Figure 2, with a zoom on the exact posterior in every panel, and Figure 3b."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from fsgld.experiments.blobs import METHODS, Outcome
+from fsgld.experiments.blobs import DEFAULT, METHODS, Outcome, mse_curve
 from fsgld.experiments.blobs_law import posterior
+from fsgld.experiments.figures import COLOURS, bare, name_ends, new_figure, shades
 
 CLIENTS = ("#88CCEE", "#CC6677", "#DDCC77", "#117733", "#332288",
            "#AA4499", "#44AA99", "#999933", "#882255", "#AAAAAA")  # fmt: skip  # Tol's muted
@@ -32,11 +33,50 @@ CORNERS = [(x, y) for x in (0.57, 0.02) for y in (0.57, 0.02)]
 
 
 def save(outcome: Outcome, file: str | Path) -> None:
-    """Draw the picture and write it as PNG."""
-    draw(outcome).savefig(file, dpi=150)
+    """Draw the grid and write it as PNG."""
+    grid(outcome).savefig(file, dpi=150)
 
 
-def draw(outcome: Outcome) -> Any:
+def draw(literal: Outcome, corrected: Outcome) -> dict[str, Any]:
+    """Draw the grid with corrected surrogates, and the errors of the mean with both."""
+    return {"blobs": grid(corrected), "mse": errors(literal, corrected)}
+
+
+def errors(literal: Outcome, corrected: Outcome) -> Any:
+    """Draw the mean squared error of the posterior mean over the number of draws."""
+    figure = new_figure(9, 5.2)
+    ax, ends = bare(figure.subplots()), []
+    many = corrected.settings.local_steps[-1]
+    blues = dict(zip(corrected.settings.local_steps, shades(COLOURS["DSGLD"], 4), strict=False))
+    chosen = [
+        *((run, blues[run.local_steps], f"DSGLD ({run.local_steps})") for run in corrected.find("DSGLD")),
+        *((run, COLOURS["FSGLD"], "FSGLD (any number)" if run.local_steps == many else "")
+          for run in corrected.find("FSGLD")),
+        *((run, COLOURS["literal"], "FSGLD, printed 1/N") for run in literal.find("FSGLD", many)),
+        *((run, shades(COLOURS["ours"], 2)[0], "FSGLD + control variate")
+          for run in corrected.find("FSGLD + control variate", many)),
+        *((run, COLOURS["ours"], DEFAULT) for run in corrected.find(DEFAULT)),
+    ]  # fmt: skip
+    mean, variance = posterior(corrected.shards)
+    for run, colour, name in chosen:
+        n, mse, _ = mse_curve(run.draws, mean)
+        ax.plot(n, mse, color=colour, lw=2)
+        ends += [(mse[-1], name, colour)] if name else []
+    most = max(run.draws.shape[1] for run, *_ in chosen)
+    ax.plot([1, most], [2 * variance, 2 * variance / most], "--", color=EXACT, lw=1.5)
+    ends.append((2 * variance / most, "independent exact draws", EXACT))
+    ax.set(
+        xscale="log",
+        yscale="log",
+        xlim=(1, most),
+        xlabel="number of draws of a chain    (in brackets: local updates a visit)",
+    )
+    ax.set_ylabel("mean squared error of the posterior mean")
+    name_ends(ax, ends)
+    return figure
+
+
+def grid(outcome: Outcome) -> Any:
     """Draw a grid, methods × local updates, the exact posterior, and the variances.
 
     Returns
@@ -49,7 +89,7 @@ def draw(outcome: Outcome) -> Any:
         raise ImportError("the picture needs Matplotlib: pip install 'fsgld[plots]'") from None
     columns, corner = outcome.settings.local_steps, _free_corner(outcome.shards)
     figure, main, side = _grids(Figure, len(columns))
-    for i, run in enumerate(outcome.runs):
+    for i, run in enumerate(run for method in METHODS for run in outcome.find(method)):
         ax = figure.add_subplot(main[divmod(i, len(columns))])
         _panel(ax, outcome.shards, run.draws.reshape(-1, 2), corner)
         _label(ax, run.variance_ratio)
@@ -128,7 +168,7 @@ def _label(ax: Any, ratio: float) -> None:
 def _variances(ax: Any, outcome: Outcome) -> None:
     """Show variance ratios over the number of local updates: measured, and by theory."""
     for method, (colour, _) in zip(METHODS, ROWS, strict=True):
-        runs = [run for run in outcome.runs if run.method == method]
+        runs = outcome.find(method)
         x = [run.local_steps for run in runs]
         ax.plot(x, [run.variance_ratio_theory for run in runs], color=colour, lw=1.5)
         ax.plot(x, [run.variance_ratio for run in runs], "o", color=colour, ms=7)
