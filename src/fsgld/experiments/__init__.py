@@ -9,4 +9,5 @@ right) and `quick(literal)` (either, in seconds); `run(settings, announce)`, whi
 EXPERIMENTS = {  # name: what it shows
     "variance": "Figure 1: gradient estimates for a coin tossed at three clients",
     "blobs": "Figures 2 and 3: ten clients that disagree about a mean",
+    "bounds": "Figure 4: the constants and bounds of Theorems 1 and 2",
 }
