@@ -1,7 +1,8 @@
-# make demo    set up and run the paper's Section 5.1: ten clients that disagree
-# make test    set up and run all tests
-# make check   format, lint, types, tests
-# make bench   speed, side by side with peers (installs PyTorch, BlackJAX and others)
+# make demo       set up and run the paper's Section 5.1: ten clients that disagree
+# make test       set up and run all tests
+# make check      format, lint, types, tests
+# make reproduce  all experiments of the paper, into reproduced/ (needs its data: see fsgld data)
+# make bench      speed, side by side with peers (installs PyTorch, BlackJAX and others)
 
 PYTHON ?= python3.11
 VENV := .venv
@@ -9,7 +10,7 @@ BIN := $(VENV)/bin
 # pip older than 25.1 does not know dependency groups, so a fresh environment takes a newer pip first
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check reproduce bench clean
 
 $(VENV)/.pip:
 	$(PYTHON) -m venv $(VENV)
@@ -35,6 +36,9 @@ check: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(MAKE) test
+
+reproduce: $(VENV)/.test
+	$(BIN)/fsgld reproduce all
 
 bench: $(VENV)-bench/.bench
 	$(VENV)-bench/bin/python -m benchmarks.run

@@ -64,7 +64,7 @@ def test_data_list(tmp_path, monkeypatch):
         (("data", "get", "iris"), "fsgld: there is no data set 'iris'; choose one of concrete,"),
         (("reproduce", "figure9"), "fsgld: there is no experiment 'figure9'; choose one of variance"),
         (("reproduce", "variance", "--seeds", "3", "--quick"), "fsgld: variance has no repetitions"),
-        (("reproduce", "blobs", "--seeds", "0", "--quick"), "fsgld: seeds must be a whole number of at least 1; got 0"),
+        (("reproduce", "blobs", "--seeds", "1", "--quick"), "fsgld: seeds must be a whole number of at least 2; got 1"),
         (("reproduce", "variance", "--out", __file__), "fsgld: cannot write to the folder"),
     ],
 )

@@ -6,7 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from fsgld.experiments import bounds, reproduce, variance
+from fsgld import data
+from fsgld.experiments import bounds, regression, reproduce, variance
 from fsgld.experiments.reproduce import markdown, plus_minus, pm
 
 
@@ -42,6 +43,55 @@ def test_bounds_figure_4():
     assert variate.variance < 1e-3
 
 
+def needs(*names):
+    """Skip the test if a data set is not there, and say what to do."""
+    for name in names:
+        if data.where(name) is None:
+            pytest.skip(f"no {name}: set FSGLD_DATA to the folder of the data sets, or run: fsgld data get {name}")
+
+
+@pytest.mark.slow
+def test_regression_appendix_f1():
+    needs("airfoil", "superconductivity")
+    corrected = regression.run(regression.Settings.quick())
+    literal = regression.run(regression.Settings.quick(literal=True))
+
+    def error(outcome, split, method, dataset="airfoil"):
+        return outcome.find(dataset, split, method).errors[:, -1]
+
+    exact = corrected.runs[0].exact
+    for split in ("IID", "sorted by target"):  # chains of 30,000 steps from 0: what the start adds is below 0.01
+        assert error(corrected, split, "FSGLD").mean() == pytest.approx(exact, abs=0.01)
+        assert error(corrected, split, "our default").mean() == pytest.approx(exact, abs=0.002)
+        assert error(corrected, split, "FSGLD").std() < error(corrected, split, "DSGLD").std()
+        assert error(literal, split, "FSGLD").mean() > 1e6  # means as printed: μ = Σ⁻¹Xᵀy
+    # the paper: "In the case of the Noise dataset, FSGLD additionally converges to a much lower MSE"
+    assert (
+        error(corrected, "sorted by target", "DSGLD").mean()
+        > error(corrected, "sorted by target", "FSGLD").mean() + 0.1
+    )
+    for run in literal.runs:
+        unstable = run.dataset == "superconductivity"
+        assert (run.largest_step < 1e-5) == unstable
+        assert run.diverged == (5 if unstable else 0)
+
+
+def test_test_error_is_what_it_says():
+    needs("airfoil")
+    problem = regression.make_problem("airfoil", "standard", 0.2, 1.0, seed=0)
+    x, y = problem.test["x"], problem.test["y"]
+    assert (len(y), len(problem.train["y"])) == (301, 1202)
+    betas = np.random.default_rng(0).normal(size=(3, 4, 5))
+    direct = np.mean((y - betas @ x.T) ** 2, axis=-1) / problem.train["y"].var()
+    np.testing.assert_allclose(problem.test_error(betas), direct, rtol=1e-10)
+    P = problem.train["x"].T @ problem.train["x"] + np.eye(5)
+    draws = np.random.default_rng(1).multivariate_normal(
+        np.linalg.solve(P, problem.train["x"].T @ problem.train["y"]), np.linalg.inv(P), 100_000
+    )
+    errors = problem.test_error(draws)
+    assert problem.exact_error() == pytest.approx(errors.mean(), abs=4.5 * errors.std() / np.sqrt(len(errors)))
+
+
 def test_what_is_written(tmp_path):
     folder, lines = reproduce.reproduce("variance", tmp_path, quick=True)
     names = {file.name for file in folder.iterdir()}
@@ -59,7 +109,7 @@ def test_what_is_written(tmp_path):
 def test_numbers_are_written_with_their_errors():
     assert plus_minus(11.534, 0.0213) == "11.534 ± 0.021"
     assert plus_minus(12345.6, 210.0) == "12,346 ± 210"
-    assert plus_minus(2.5e-7, 3e-8) == "(2.50 ± 0.30)·10^-7"
+    assert plus_minus(2.5e-7, 3e-8) == "(2.50 ± 0.30)·10⁻⁷"
     assert plus_minus(float("nan"), 1.0) == "diverged"
     assert pm([1.0, 2.0, 3.0]) == "2.00 ± 0.58"
     assert pm([1.0, float("nan")]) == "1 of 2 diverged"

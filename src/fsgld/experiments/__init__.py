@@ -10,4 +10,5 @@ EXPERIMENTS = {  # name: what it shows
     "variance": "Figure 1: gradient estimates for a coin tossed at three clients",
     "blobs": "Figures 2 and 3: ten clients that disagree about a mean",
     "bounds": "Figure 4: the constants and bounds of Theorems 1 and 2",
+    "regression": "Appendix F.1: linear regression on three data sets",
 }

@@ -67,7 +67,7 @@ def reproduce(
     quick
         Run in seconds, with fewer draws.
     seeds
-        How many repetitions; by default as in the paper.
+        How many repetitions, at least two; by default as in the paper.
     announce
         Called with the parts done, all parts, and what is next.
 
@@ -129,6 +129,12 @@ def pm(values: Any, digits: int = 3) -> str:
     return plus_minus(float(values.mean()), float(values.std(ddof=1) / np.sqrt(values.size)))
 
 
+def scientific(value: float) -> str:
+    """Write a number as a·10ᵇ, to two digits."""
+    power = int(np.floor(np.log10(abs(value))))
+    return f"{value / 10.0**power:.1f}·10" + str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
 def plus_minus(value: float, error: float) -> str:
     """Write a number ± its standard error, to the second digit of the error."""
     if not (np.isfinite(value) and np.isfinite(error)):
@@ -138,7 +144,8 @@ def plus_minus(value: float, error: float) -> str:
     size = max(abs(value), error)
     if size >= 1e6 or size < 1e-3:
         power = int(np.floor(np.log10(size)))
-        return f"({plus_minus(value / 10.0**power, error / 10.0**power)})·10^{power}"
+        times = scientific(10.0**power).removeprefix("1.0")
+        return f"({plus_minus(value / 10.0**power, error / 10.0**power)}){times}"
     digits = max(0, 1 - int(np.floor(np.log10(error))))
     return f"{value:,.{digits}f} ± {error:,.{digits}f}"
 
@@ -148,7 +155,7 @@ def _settings(kind: Any, name: str, quick: bool, seeds: int | None) -> tuple[Any
     pair = (kind.quick(literal=True), kind.quick()) if quick else (kind.paper(), kind.corrected())
     if seeds is None:
         return pair
-    check_whole(1, seeds=seeds)
+    check_whole(2, seeds=seeds)
     if "seeds" not in {field.name for field in fields(kind)}:
         raise InputError(f"{name} has no repetitions, its numbers are exact; leave --seeds out")
     return replace(pair[0], seeds=seeds), replace(pair[1], seeds=seeds)
