@@ -12,12 +12,15 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fsgld import schedules, shards, theory
+    from fsgld import data, diagnostics, schedules, shards, theory  # noqa: F401
+    from fsgld.approximate import approximate
+    from fsgld.diagnostics import Converged
     from fsgld.dynamics import langevin, psgld, sghmc, whitened
     from fsgld.errors import CheckpointError, InputError
     from fsgld.fit import analytic, anchored, fit, from_draws, laplace
     from fsgld.likelihood import control_variate, plain
     from fsgld.model import Model
+    from fsgld.preflight import preflight
     from fsgld.results import Result
     from fsgld.sample import sample
     from fsgld.surrogates import Gaussian
@@ -26,40 +29,43 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CheckpointError",
+    "Converged",
     "Gaussian",
     "InputError",
     "Model",
     "Result",
     "analytic",
     "anchored",
+    "approximate",
     "control_variate",
     "fit",
     "from_draws",
     "langevin",
     "laplace",
     "plain",
+    "preflight",
     "psgld",
     "sample",
-    "schedules",
     "sghmc",
-    "shards",
-    "theory",
     "whitened",
 ]
 
 # Names are fetched from their modules when first used, so that `fsgld --help` need not wait for JAX.
 _HOMES = {
+    "approximate": ("approximate",),
+    "diagnostics": ("Converged",),
     "dynamics": ("langevin", "psgld", "sghmc", "whitened"),
     "errors": ("CheckpointError", "InputError"),
     "fit": ("analytic", "anchored", "fit", "from_draws", "laplace"),
     "likelihood": ("control_variate", "plain"),
     "model": ("Model",),
+    "preflight": ("preflight",),
     "results": ("Result",),
     "sample": ("sample",),
     "surrogates": ("Gaussian",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = ("data", "schedules", "shards", "theory")
+_MODULES = ("data", "diagnostics", "schedules", "shards", "theory")
 
 
 def __getattr__(name: str) -> Any:

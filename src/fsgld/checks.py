@@ -13,6 +13,7 @@ import numpy as np
 
 from fsgld.checkpoint import digest
 from fsgld.derivatives import all_clients
+from fsgld.diagnostics import Converged
 from fsgld.dynamics import Dynamics
 from fsgld.errors import InputError, brief, check_whole, first_line, is_number
 from fsgld.likelihood import Likelihood
@@ -24,12 +25,12 @@ from fsgld.surrogates import Gaussian
 
 def check_settings(given: dict[str, Any]) -> None:
     """Check the plain arguments of `sample`."""
-    sizes = ("batch_size", "local_steps", "rounds", "chains", "thin")
-    check_whole(**{name: given[name] for name in sizes if name != "thin" or given[name] is not None})
-    rounds, local_steps = given["rounds"], given["local_steps"]
-    if rounds * local_steps > 2**31 - 1:
+    check_given({name: given[name] for name in ("step_size", "batch_size", "local_steps", "rounds")})
+    optional = ("thin", "max_rounds")
+    check_whole(chains=given["chains"], **{name: given[name] for name in optional if given[name] is not None})
+    if given["dynamics"] is not None and given["step_size"] != "auto":
         raise InputError(
-            f"rounds × local_steps must be at most {2**31 - 1} steps a chain; got {rounds} × {local_steps}"
+            f"step_size is for the default dynamics; got {brief(given['step_size'])} and dynamics as well. Give one"
         )
     if given["engine"] not in list(ENGINES):
         raise InputError(f"engine must be one of {sorted(ENGINES)}; got {brief(given['engine'])}")
@@ -39,14 +40,24 @@ def check_settings(given: dict[str, Any]) -> None:
     for name in ("dynamics", "likelihood"):
         if given[name] is not None:
             check_kind(name, given[name])
+    if given["refresh"] not in ("never", "on_visit"):
+        if isinstance(given["refresh"], str):
+            raise InputError(f'refresh must be "never", "on_visit" or a number of rounds; got {given["refresh"]!r}')
+        check_whole(refresh=given["refresh"])
+    if given["until"] is not None and not isinstance(given["until"], Converged):
+        raise InputError(f"until must be fsgld.Converged(rhat, ess); got {brief(given['until'])}")
     if not is_number(given["alpha"]) or given["alpha"] < 0:
         raise InputError(f"alpha must be a number of at least 0; got {brief(given['alpha'])}")
     if given["checkpoint"] is not None and not isinstance(given["checkpoint"], str | PathLike):
         raise InputError(f"checkpoint must be the path of a folder; got {brief(given['checkpoint'])}")
 
 
-def check_counters(local_steps: int, m: int, d: int) -> None:
-    """Check that the random numbers of a visit can be counted in 32 bits."""
+def check_counters(rounds: int, local_steps: int, m: int, d: int) -> None:
+    """Check that steps and the random numbers of a visit can be counted in 32 bits."""
+    if rounds * local_steps > 2**31 - 1:
+        raise InputError(
+            f"rounds × local_steps must be at most {2**31 - 1} steps a chain; got {rounds} × {local_steps}"
+        )
     if local_steps * max(m, d) >= 2**32:
         raise InputError(
             f"a visit would draw {local_steps} × {max(m, d)} random numbers, more than 2**32; use fewer local_steps"
@@ -98,12 +109,49 @@ def check_size(dynamics: Dynamics, theta: Theta) -> Dynamics:
     return dynamics
 
 
-def count_burn_in(burn_in: Any, steps: int) -> int:
+def check_given(given: dict[str, Any]) -> None:
+    """Check settings that may be "auto"."""
+    for name, value in given.items():
+        if isinstance(value, str):
+            if value != "auto":
+                kind = "a positive number" if name == "step_size" else "a whole number of at least 1"
+                raise InputError(f'{name} must be "auto" or {kind}; got {value!r}')
+        elif name != "step_size":
+            check_whole(**{name: value})
+        elif not is_number(value) or not value > 0:
+            raise InputError(f'step_size must be "auto" or a positive number; got {brief(value)}')
+
+
+def check_burn_in(burn_in: Any) -> int | float:
     """Read burn_in: a whole number of steps, or a share of all steps below 1."""
     whole = isinstance(burn_in, int | np.integer)
     if isinstance(burn_in, bool) or not is_number(burn_in) or burn_in < 0 or not (whole or burn_in < 1):
         raise InputError(f"burn_in must be a whole number of steps or a share below 1; got {brief(burn_in)}")
-    return int(burn_in) if whole else int(burn_in * steps)
+    return int(burn_in) if whole else float(burn_in)
+
+
+def check_present(present: Any, rounds: int, names: Sequence[str], surrogates: Gaussian) -> np.ndarray:
+    """Check who is present in which round: one row a round, one truth value a client."""
+    S = len(names)
+    try:
+        there = np.asarray([present(r) for r in range(rounds)] if callable(present) else present)
+    except Exception as error:
+        raise InputError(f"present fails: {first_line(error)}; give a function of the round number") from error
+    if there.ndim != 2 or there.shape[1] != S or len(there) < rounds or there.dtype.kind not in "bi":
+        raise InputError(
+            f"present must give one truth value for each of {S} clients in each of {rounds} rounds; got"
+            f" {there.dtype} of shape {there.shape}"
+        )
+    there = there[:rounds].astype(bool)
+    if not there.any(1).all():
+        raise InputError(f"nobody is present in round {int(np.argmin(there.any(1)))}; a chain needs a client to go to")
+    away = ~there.all(0)
+    if away.any() and not any(bool((leaf != 0).any()) for leaf in jax.tree.leaves(surrogates)):
+        raise InputError(
+            f"{names[int(np.argmax(away))]} is away at times, and without surrogates its data would be missing from the"
+            " posterior; give surrogates, or have all clients present"
+        )
+    return there
 
 
 def check_probs(probs: Any, clients: int, names: Sequence[str] | None = None) -> np.ndarray:

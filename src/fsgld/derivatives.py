@@ -122,7 +122,11 @@ def _weighted(flat: FlatModel, theta: Theta, rows: Row, weights: Array) -> Float
     return weights.astype(theta.dtype) @ flat.log_likelihood(theta, rows)
 
 
-def sum_over_rows(fn: Callable[[Row, Array], Any], shard: Shard) -> Any:
+def _add(a: Any, b: Any) -> Any:
+    return jax.tree.map(jnp.add, a, b)
+
+
+def sum_over_rows(fn: Callable[[Row, Array], Any], shard: Shard, add: Callable[[Any, Any], Any] = _add) -> Any:
     """Add fn(block of rows, weights) over a client's rows; the last block is padded, weight 0."""
     rows, start, size = shard
     last = jnp.asarray(start + size - 1)
@@ -131,6 +135,6 @@ def sum_over_rows(fn: Callable[[Row, Array], Any], shard: Shard) -> Any:
         index = jnp.asarray(start) + b * BLOCK + jnp.arange(BLOCK)
         return fn(take(rows, jnp.minimum(index, last)), jnp.where(index <= last, 1.0, 0.0))
 
-    add = lambda b, total: jax.tree.map(jnp.add, total, block(b))  # noqa: E731
+    further = lambda b, total: add(total, block(b))  # noqa: E731
     zero = jax.tree.map(jnp.zeros_like, jax.eval_shape(block, jnp.asarray(0)))
-    return jax.lax.fori_loop(0, (size + BLOCK - 1) // BLOCK, add, zero)
+    return jax.lax.fori_loop(0, (size + BLOCK - 1) // BLOCK, further, zero)

@@ -11,6 +11,7 @@ Geyer (1992), "Practical Markov chain Monte Carlo", Statistical Science 7(4).
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,25 @@ from scipy.special import ndtri  # type: ignore[import-untyped,unused-ignore]
 
 Array = npt.NDArray[np.float64]
 Statistic = Callable[[Array], Array]  # from (d, chains, draws) to (d,)
+
+
+class Converged(NamedTuple):
+    """When to stop: all R-hat at most `rhat`, all bulk and tail effective sample sizes at least `ess`.
+
+    For `fsgld.sample(..., until=fsgld.Converged(rhat=1.01, ess=400), max_rounds=...)`.
+    """
+
+    rhat: float = 1.01
+    ess: float = 400
+
+    def __call__(self, draws: npt.ArrayLike) -> bool:
+        """Say whether draws (chains, n, d) are enough; fewer than 50 a chain, or two chains, never are."""
+        x = np.asarray(draws)
+        x = x[np.isfinite(x).all((1, 2))]
+        if len(x) < 2 or x.shape[1] < 50:
+            return False
+        enough = np.minimum(ess_bulk(x), ess_tail(x)).min() >= self.ess
+        return bool(enough and rhat(x).max() <= self.rhat)
 
 
 def rhat(draws: npt.ArrayLike) -> Array:
@@ -166,3 +186,29 @@ def _autocorrelation(x: Array) -> Array:
     rho: Array = 1 - (acov[:, :1] * n / (n - 1) - acov) / var_plus
     rho[:, 0] = 1
     return rho
+
+
+def pareto_k(log_weights: npt.ArrayLike) -> float:
+    """Tail index k of importance weights w, from a generalised Pareto fit to the M = min(n/5, 3 sqrt(n)) largest.
+
+    The density is (1 + k x / s)^(-1 - 1/k) / s; moments of w up to order 1/k exist. The fit is Zhang and Stephens'
+    (2009), drawn towards 1/2 with the weight of ten observations, as in PSIS (Vehtari et al., 2024). -inf if all
+    weights are equal, inf if one is not a number.
+    """
+    x = np.asarray(log_weights, float)
+    if not np.isfinite(x).all():
+        return float("inf")
+    x = np.sort(x - x.max())
+    M = int(np.ceil(min(0.2 * len(x), 3 * np.sqrt(len(x)))))
+    tail = np.exp(x[-M:]) - np.exp(x[-M - 1])
+    if not tail[-1] > 0:
+        return float("-inf")
+    tail = np.maximum(tail, np.finfo(float).tiny)
+    m = 30 + int(np.sqrt(M))
+    theta = (1 - np.sqrt(m / (np.arange(1, m + 1) - 0.5))) / (3 * tail[int(M / 4 + 0.5) - 1]) + 1 / tail[-1]
+    k = np.log1p(-theta[:, None] * tail[None]).mean(1)
+    profile = M * (np.log(-theta / k) - k - 1)
+    weights = 1 / np.exp(profile[None] - profile[:, None]).sum(1)
+    best = float((theta * weights / weights.sum()).sum())
+    shape = float(np.log1p(-best * tail).mean())
+    return (M * shape + 5) / (M + 10)

@@ -68,6 +68,17 @@ class Dynamics:
         """Whiten with M = precision⁻¹; a matrix (d, d), or a vector for a diagonal one."""
         return replace(self, constants={"factor": jnp.asarray(_inverse_root(precision))})
 
+    def with_factor(self, other: Dynamics) -> Dynamics:
+        """Take the coordinates of another `whitened`."""
+        return replace(self, constants=other.constants)
+
+    def tamed(self, mean: Any, limit: float) -> Dynamics:
+        """Bound the residual of `whitened` (see there) by a norm of `limit`; the memory counts steps that met it."""
+        L = np.asarray(self.constants["factor"], float)
+        more = {"inverse": 1 / L if L.ndim == 1 else np.linalg.inv(L), "mean": np.asarray(mean, float), "limit": limit}
+        constants = self.constants | {name: jnp.asarray(value) for name, value in more.items()}
+        return replace(self, rule=_tamed, memory=_no_steps, constants=constants)
+
 
 def langevin(step_size: float | Schedule) -> Dynamics:
     """Langevin dynamics, Eqs. (1) and (5) of the paper: θ' = θ + (h/2) v + √h ξ.
@@ -90,6 +101,10 @@ def whitened(step_size: float | Schedule = 0.1, precision: Array | None = None) 
     In z = L⁻¹(θ − μ) this is z' = ρ z + (1 − ρ) r + √(1 − ρ²) ξ, where r is what v has beyond the
     Gaussian part. Without a residual it leaves N(μ, M) exactly invariant, for any h. M is
     fixed, so no correction term is missing; h has no unit.
+
+    Where `sample` chooses the step size it also tames r: r min(1, c/‖r‖) takes its place, with c several times
+    what the pre-flight saw. As z ↦ ρz contracts and r is bounded, such a chain cannot run away, whatever h. The
+    law is changed only where ‖r‖ > c; the result says in which share of the steps that was.
 
     Parameters
     ----------
@@ -159,6 +174,17 @@ def _whitened(c: Constants, h: Array, theta: Theta, memory: Memory, v: Theta, xi
     return theta + L @ (drift * (v @ L) + noise * xi), memory
 
 
+def _tamed(c: Constants, h: Array, theta: Theta, met: Memory, v: Theta, xi: Theta) -> Any:
+    L, inverse, mean, limit = (c[name].astype(xi.dtype) for name in ("factor", "inverse", "mean", "limit"))
+    drift, noise = -jnp.expm1(-h / 2), jnp.sqrt(-jnp.expm1(-h))
+    z = inverse * (theta - mean) if L.ndim == 1 else inverse @ (theta - mean)
+    r = (L * v if L.ndim == 1 else v @ L) + z
+    size = jnp.linalg.norm(r)
+    bounded = jnp.where(size < limit, r, jnp.nan_to_num(r * (limit / size)))  # r may be infinite, or not a number
+    move = drift * (bounded - z) + noise * xi
+    return theta + (L * move if L.ndim == 1 else L @ move), met + ~(size < limit)
+
+
 def _sghmc(c: Constants, h: Array, theta: Theta, p: Memory, v: Theta, xi: Theta) -> Any:
     a = c["friction"].astype(xi.dtype)
     p = (1 - a) * p + h / 2 * v + jnp.sqrt(a * h) * xi
@@ -175,6 +201,11 @@ def _psgld(c: Constants, h: Array, theta: Theta, V: Memory, v: Theta, xi: Theta)
 def _nothing(theta: Theta) -> Memory:
     """Keep no memory."""
     return ()
+
+
+def _no_steps(theta: Theta) -> Memory:
+    """Count from nought."""
+    return jnp.zeros((), jnp.int32)
 
 
 def _unset(theta: Theta) -> Memory:

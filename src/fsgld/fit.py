@@ -27,7 +27,8 @@ from fsgld.errors import InputError, brief, check_whole
 from fsgld.likelihood import plain
 from fsgld.model import FlatModel, Model, Params, Theta, as_theta
 from fsgld.newton import find_mode
-from fsgld.randomness import root_key, thresholds
+from fsgld.randomness import root_key
+from fsgld.refresh import Table
 from fsgld.shards import Data, Shards, gather
 from fsgld.surrogates import Gaussian
 
@@ -257,11 +258,12 @@ def _local_chain(
     plan = engines.make_plan(1, rounds, 100 * thin, m, len(theta))._replace(rounds=rounds, group=1)
     d, one = len(theta), jnp.ones(1, theta.dtype)
     federation = engines.Federation(
-        shard.rows, jnp.array([shard.start]), jnp.array([shard.size]), one, jnp.asarray(thresholds(np.ones(1))),
-        Gaussian(jnp.zeros((1, d), theta.dtype)), Gaussian(jnp.zeros(d, theta.dtype)), one[0], (),
+        shard.rows, jnp.array([shard.start]), jnp.array([shard.size]), one,
+        Table(Gaussian(jnp.zeros((1, d), theta.dtype)), Gaussian(jnp.zeros(d, theta.dtype)), ()), one[0],
+        engines.everyone(np.ones(1)),
     )  # fmt: skip
     dynamics = langevin(h)
-    states = jax.tree.map(lambda leaf: leaf[None], dynamics.init(theta))
+    chain = engines.Chain(jax.tree.map(lambda leaf: leaf[None], dynamics.init(theta)), None)
     root = jax.random.fold_in(root_key(seed), crc32(name.encode()))  # numbers of this client's own
-    _, trace = advance(rules, plan, dynamics, federation, states, root, 0)
+    _, trace = advance(rules, plan, dynamics, federation, chain, root, 0)
     return trace.draws.reshape(-1, d)[: steps // thin]

@@ -111,6 +111,15 @@ def as_theta(model: Model, params: Params, what: str) -> Theta:
     return ravel_pytree(jax.tree_util.tree_map_with_path(_as_float, params))[0]
 
 
+def leaf_names(params: Params) -> list[str]:
+    """Name every scalar parameter by its path, "w[0]"; a single array is "theta"."""
+    names = []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        stem = jax.tree_util.keystr(path, simple=True, separator=".") or "theta"
+        names += [stem + (str(list(i)) if np.shape(leaf) else "") for i in np.ndindex(*np.shape(leaf))]
+    return names
+
+
 def _shapes(params: Params) -> str:
     """Describe parameters in one line: shapes of arrays, and what is no array."""
     shape: Any = lambda leaf: f"array{list(leaf.shape)}" if hasattr(leaf, "shape") else leaf  # noqa: E731

@@ -92,7 +92,32 @@ class Result:
         if never:
             names = ", ".join(self.clients[s] for s in sorted(never)[:5])
             more = f" and {len(never) - 5} more" if len(never) > 5 else ""
-            lines.append(f"never visited: {names}{more}; run more rounds")
+            lines.append(
+                f"never visited: {names}{more}; what is known of their data is in surrogates only. Run more rounds"
+            )
+        return lines + self._absences() + self._doubts()
+
+    def _absences(self) -> list[str]:
+        """Say who was away, and how much of the posterior rests on surrogates."""
+        away, kept = self.settings.get("away", []), self.settings.get("away_in_draws", [])
+        shares = self.settings.get("shares", [float("nan")] * len(self.clients))
+        return [
+            f"{name} was away in {100 * a:.0f} % of the rounds: in {100 * k:.0f} % of the draws its data"
+            f" ({100 * share:.0f} % of the information) are in the posterior through its surrogate only"
+            for name, a, k, share in zip(self.clients, away, kept, shares, strict=False) if a > 0
+        ]  # fmt: skip
+
+    def _doubts(self) -> list[str]:
+        """Say what makes the draws doubtful though no chain has diverged."""
+        lines = []
+        tamed = max(self.settings.get("tamed", [0.0]))
+        if tamed > 1e-3:
+            lines.append(
+                f"{100 * tamed:.1f} % of the steps of a chain met a gradient far beyond what the pre-flight saw and"
+                " were shortened, which biases the tails; use a smaller step_size or fewer local_steps"
+            )
+        if self.settings.get("converged") is False:
+            lines.append(f"not converged after {self.visited.shape[1]} rounds; give more max_rounds")
         return lines
 
     def flat_draws(self) -> tuple[tuple[str, ...], np.ndarray]:

@@ -16,8 +16,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from fsgld.algorithm import Rules
 from fsgld.checkpoint import Arrays, Checkpoint
-from fsgld.dynamics import Dynamics, State
-from fsgld.engines import Federation, Plan, compiled, reference
+from fsgld.derivatives import Shard
+from fsgld.diagnostics import Converged
+from fsgld.dynamics import Dynamics
+from fsgld.engines import Chain, Federation, Plan, compiled, reference
+from fsgld.refresh import anchor_all
 
 ENGINES: dict[str, Any] = {"compiled": compiled.advance, "reference": reference.advance}
 
@@ -25,11 +28,12 @@ ENGINES: dict[str, Any] = {"compiled": compiled.advance, "reference": reference.
 class Keep(NamedTuple):
     """Which of the recorded θ are kept as draws: every thin-th step after the first burn_in."""
 
-    rounds: int
+    rounds: int  # at most
     record: int  # the engine records every so-many-th step
     thin: int
-    burn_in: int
+    burn_in: int | float  # steps, or a share of all steps
     local_steps: int
+    open_end: bool = False  # whether the run may end before `rounds`; then a share is one of the steps done
 
     def steps(self, first_round: int, rounds: int) -> np.ndarray:
         """Give the numbers of the steps recorded in a call, from 1; none after the last round."""
@@ -37,9 +41,21 @@ class Keep(NamedTuple):
         steps = np.arange(begin + self.record, end + 1, self.record)
         return steps[steps <= self.rounds * self.local_steps]
 
-    def wanted(self, steps: np.ndarray) -> np.ndarray:
-        """Say which of these steps give draws."""
-        return (steps > self.burn_in) & (steps % self.thin == 0)
+    def dropped(self, done: int) -> int:
+        """Count the steps that burn_in drops when so many rounds are done."""
+        steps = (done if self.open_end else self.rounds) * self.local_steps
+        return int(self.burn_in * steps) if isinstance(self.burn_in, float) else self.burn_in
+
+
+class Schedule(NamedTuple):
+    """What happens between the calls of a run: when to anchor anew, and when to stop."""
+
+    refresh: int = 0  # all clients anchor anew every so many rounds; 0: never
+    until: Converged | None = None  # whether the draws (chains, n, d) so far are enough
+
+    def anchors(self, first: int) -> bool:
+        """Whether all clients anchor anew before a round."""
+        return bool(self.refresh and first and first % self.refresh == 0)
 
 
 class Record(NamedTuple):
@@ -49,6 +65,8 @@ class Record(NamedTuple):
     draw_rounds: np.ndarray
     visited: np.ndarray
     alive: np.ndarray  # (chains, rounds): not run away yet
+    chains: Chain  # where they are now
+    converged: bool | None  # whether `until` held in the end; None if there was none
     seconds: dict[str, float]
 
 
@@ -56,69 +74,103 @@ def run(
     rules: Rules,
     plan: Plan,
     keep: Keep,
+    schedule: Schedule,
     dynamics: Dynamics,
     federation: Federation,
-    states: State,
+    chains: Chain,
     root: jax.Array,
     engine: str,
     checkpoint: Checkpoint | None,
     progress: bool | None,
 ) -> Record:
     """Run all rounds of all chains, or what a checkpoint has left to do."""
-    advance = ENGINES[engine]
     calls = checkpoint.load() if checkpoint else []
-    if calls:
-        states = _restore(states, calls[-1])
+    federation, chains = _resume(rules, plan, schedule, federation, chains, calls)
     seconds = {"compile_and_first_call": 0.0, "further_calls": 0.0}
-    total = -(-keep.rounds // plan.rounds)
-    with _bar(progress, keep.rounds, min(len(calls) * plan.rounds, keep.rounds)) as show:
-        for call in range(len(calls), total):
-            if calls and not calls[-1]["alive"][:, -1].any():
+    total, found, look, converged = -(-keep.rounds // plan.rounds), len(calls), 0, None
+    with _bar(progress, keep.rounds, min(found * plan.rounds, keep.rounds)) as show:
+        for call in range(total):
+            first, done = call * plan.rounds, min((call + 1) * plan.rounds, keep.rounds)
+            if call >= found:
+                begin = time.perf_counter()
+                if schedule.anchors(first):
+                    federation = _anchor_again(rules, federation, chains, calls[-1])
+                chains, trace = ENGINES[engine](rules, plan, dynamics, federation, chains, root, jnp.int32(first))
+                _forget_states(calls)
+                calls.append(_collect(keep, first, plan.rounds, chains, trace))
+                seconds["further_calls" if call else "compile_and_first_call"] += time.perf_counter() - begin
+                if checkpoint:
+                    checkpoint.append(call, calls[-1])
+                show(done, calls[-1])
+            if not calls[call]["alive"][:, -1].any():
                 break  # all chains have diverged
-            begin = time.perf_counter()
-            first = call * plan.rounds
-            states, trace = advance(rules, plan, dynamics, federation, states, root, jnp.asarray(first, jnp.int32))
-            calls.append(_collect(keep, first, plan.rounds, states, trace))
-            name = "further_calls" if call else "compile_and_first_call"
-            seconds[name] += time.perf_counter() - begin
-            if checkpoint:
-                checkpoint.append(call, calls[-1])
-            show(min(first + plan.rounds, keep.rounds), calls[-1])
-    return _join(calls, seconds)
+            if schedule.until and (done >= look or call == total - 1):
+                look = done * 5 // 4
+                converged = schedule.until(_join(keep, calls[: call + 1])["draws"])
+                if converged:
+                    break
+    return Record(**_join(keep, calls[: call + 1]), chains=chains, converged=converged, seconds=seconds)
 
 
-def _collect(keep: Keep, first: int, rounds: int, states: State, trace: Any) -> Arrays:
-    """Bring one call's results to the host and keep the wanted draws."""
+def _resume(
+    rules: Rules, plan: Plan, schedule: Schedule, federation: Federation, chains: Chain, calls: list[Arrays]
+) -> tuple[Federation, Chain]:
+    """Go on from finished calls: the chains as the last one left them, the table as it was anchored last."""
+    if not calls:
+        return federation, chains
+    if schedule.refresh:
+        last = len(calls) * plan.rounds // schedule.refresh * schedule.refresh // plan.rounds  # a call
+        if 0 < last < len(calls):
+            federation = _anchor_again(rules, federation, _restore(chains, calls[last - 1]), calls[last - 1])
+    chains = _restore(chains, calls[-1])
+    return federation, chains
+
+
+def _anchor_again(rules: Rules, federation: Federation, chains: Chain, call: Arrays) -> Federation:
+    """Let all clients anchor at the mean of the chains that are alive after a call."""
+    thetas = np.asarray(chains.state.theta)
+    theta = jnp.asarray(thetas[call["alive"][:, -1]].mean(0), thetas.dtype)
+    shards = Shard(federation.rows, federation.starts, federation.sizes)
+    table = anchor_all(rules.model, rules.likelihood, federation.table.surrogates.kind, theta, shards)
+    return federation._replace(table=table)
+
+
+def _collect(keep: Keep, first: int, rounds: int, chains: Chain, trace: Any) -> Arrays:
+    """Bring one call's results to the host and keep every thin-th step."""
     steps = keep.steps(first, rounds)
-    wanted = np.flatnonzero(keep.wanted(steps))
-    chains, _, _, d = trace.draws.shape
-    flat = np.asarray(trace.draws).reshape(chains, -1, d)
-    leaves = {f"state_{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(states))}
+    first_kept = 0 if keep.open_end else keep.dropped(keep.rounds)
+    wanted = np.flatnonzero((steps % keep.thin == 0) & (steps > first_kept))
+    count, _, _, d = trace.draws.shape
+    flat = np.asarray(trace.draws).reshape(count, -1, d)
+    leaves = {f"state_{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(chains))}
     return {
         "draws": flat[:, wanted],
-        "draw_rounds": (steps[wanted] - 1) // keep.local_steps,
+        "steps": steps[wanted],
         "visited": np.asarray(trace.visited)[:, : keep.rounds - first],
         "alive": np.asarray(trace.alive)[:, : keep.rounds - first],
         **leaves,
     }
 
 
-def _restore(states: State, call: Arrays) -> State:
-    """Put the states that a call left back into their structure."""
-    leaves = (jnp.asarray(call[f"state_{i}"]) for i in range(len(jax.tree.leaves(states))))
-    return jax.tree.map(lambda _: next(leaves), states)
+def _restore(chains: Chain, call: Arrays) -> Chain:
+    """Put the chains that a call left back into their structure."""
+    leaves = (jnp.asarray(call[f"state_{i}"]) for i in range(len(jax.tree.leaves(chains))))
+    return jax.tree.map(lambda _: next(leaves), chains)
 
 
-def _join(calls: list[Arrays], seconds: dict[str, float]) -> Record:
-    """Put the calls' results end to end."""
+def _forget_states(calls: list[Arrays]) -> None:
+    """Let go of where chains were after the last call; tables of their own may be large."""
+    for name in [name for name in calls[-1] if name.startswith("state_")] if calls else []:
+        del calls[-1][name]
 
-    def end_to_end(name: str, axis: int) -> np.ndarray:
-        return np.concatenate([call[name] for call in calls], axis)
 
-    return Record(
-        end_to_end("draws", 1), end_to_end("draw_rounds", 0),
-        end_to_end("visited", 1), end_to_end("alive", 1), seconds,
-    )  # fmt: skip
+def _join(keep: Keep, calls: list[Arrays]) -> dict[str, np.ndarray]:
+    """Put the calls' results end to end, and drop the burn-in."""
+    joined = {name: np.concatenate([call[name] for call in calls], axis=-1) for name in ("steps", "visited", "alive")}
+    steps = joined.pop("steps")
+    kept = steps > keep.dropped(joined["visited"].shape[1])
+    draws = np.concatenate([call["draws"] for call in calls], axis=1)[:, kept]
+    return {"draws": draws, "draw_rounds": (steps[kept] - 1) // keep.local_steps, **joined}
 
 
 @contextmanager

@@ -4,43 +4,37 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from math import gcd
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from fsgld import newton, randomness
+from fsgld import randomness
 from fsgld.algorithm import Rules
 from fsgld.checkpoint import Checkpoint, digest
-from fsgld.checks import (
-    check_auto,
-    check_counters,
-    check_dynamics,
-    check_finite_at,
-    check_model,
-    check_probs,
-    check_settings,
-    check_size,
-    count_burn_in,
-    stack_surrogates,
-)
-from fsgld.derivatives import all_clients, prior_taylor
-from fsgld.dynamics import Dynamics, State, whitened
-from fsgld.engines import Federation, make_plan
+from fsgld.checks import check_burn_in, check_counters, check_finite_at, check_model, check_present, check_settings
+from fsgld.diagnostics import Converged
+from fsgld.dynamics import Dynamics, whitened
+from fsgld.engines import Chain, Federation, Plan, everyone, largest_divisor, make_plan, presence
 from fsgld.errors import InputError
-from fsgld.likelihood import Likelihood, control_variate, plain
-from fsgld.model import FlatModel, Model, Theta, as_theta
+from fsgld.likelihood import Likelihood
+from fsgld.model import FlatModel, Model, Theta
+from fsgld.parts import Parts, choose_parts, make_memos
+from fsgld.preflight import Preflight, check_langevin, look
+from fsgld.refresh import Table
 from fsgld.results import Result
-from fsgld.run import Keep, run
+from fsgld.run import Keep, Schedule, run
 from fsgld.shards import Data, Shards, gather
 from fsgld.surrogates import Gaussian
+
+Present = Callable[[int], Any] | Sequence[Sequence[bool]] | np.ndarray
 
 
 def sample(
@@ -48,22 +42,30 @@ def sample(
     shards: list[Data] | dict[str, Data],
     surrogates: str | Sequence[Gaussian] | Gaussian | None = "auto",
     *,
+    step_size: float | str = "auto",
     dynamics: Dynamics | None = None,
     likelihood: Likelihood | None = None,
-    batch_size: int = 32,
-    local_steps: int = 20,
-    rounds: int = 1000,
+    batch_size: int | str = "auto",
+    local_steps: int | str = "auto",
+    rounds: int | str = "auto",
     chains: int = 4,
-    probs: Sequence[float] | np.ndarray | None = None,
+    probs: str | Sequence[float] | np.ndarray | None = "auto",
     alpha: float = 1.0,
     thin: int | None = None,
     burn_in: int | float = 0.1,
+    refresh: str | int = "never",
+    present: Present | None = None,
+    until: Converged | None = None,
+    max_rounds: int | None = None,
     seed: int = 0,
     engine: str = "compiled",
     checkpoint: str | Path | None = None,
     progress: bool | None = None,
 ) -> Result:
     """Draw from the posterior of a model given rows that stay at their clients (Algorithm 1).
+
+    With no argument after `shards` the pre-flight (`fsgld.preflight`) chooses everything; what is given is
+    respected, and checked.
 
     Parameters
     ----------
@@ -74,21 +76,33 @@ def sample(
     surrogates
         One `fsgld.Gaussian` a client (a list, or `fsgld.fit(...)`); None for DSGLD; "auto"
         finds the posterior's mode by federated Newton sweeps and anchors every client there.
+    step_size
+        h of the default dynamics, `whitened`; it has no unit.
     dynamics
-        `langevin`, `whitened`, `sghmc` or `psgld`; by default `whitened(0.1)`, where surrogates have
-        a curvature.
+        `langevin`, `whitened`, `sghmc` or `psgld` with a step size of its own; by default `whitened` where surrogates
+        have a curvature.
     likelihood
         `plain` or `control_variate`; by default the latter where surrogates have a curvature.
     batch_size, local_steps, rounds, chains
-        Mini-batch size m (with replacement), steps T a visit, visits a chain, and chains.
+        Mini-batch size m (with replacement), steps T a visit, visits a chain, and chains. Where the pre-flight does
+        not choose (other dynamics than `whitened`), "auto" is 32, 20 and 1000.
     probs
-        Selection probabilities f_s, positive, summing to 1; equal by default.
+        Selection probabilities f_s, positive, summing to 1; None for equal ones; "auto" for each client's share of
+        the information about the parameters, where surrogates have a curvature, else equal ones.
     alpha
         Scales the conducive gradient (Remark 1 of the paper).
     thin
-        Keep every thin-th step; by default the last of every visit.
+        Keep every thin-th step; by default the last of a visit, or of several visits if these are short.
     burn_in
         Steps to drop first: a whole number of steps, or a share of all steps below 1.
+    refresh
+        "never"; a number K: all clients anchor anew every K rounds, at the mean of the chains; "on_visit": the
+        visited client anchors anew at the θ that leaves it, and each chain carries a table of its own.
+    present
+        Who is there: a function from the round (from 0) to one truth value a client, or a table (rounds, clients).
+        A client that is away stays in the posterior through its surrogate.
+    until, max_rounds
+        Run until `fsgld.Converged(rhat, ess)` holds, for at most `max_rounds` rounds.
     seed
         Same seed, same chain, on every engine.
     engine
@@ -105,122 +119,146 @@ def sample(
     """
     begin = time.perf_counter()
     check_settings(locals())
-    batch_size, local_steps, rounds, chains = map(int, (batch_size, local_steps, rounds, chains))
-    table, root = gather(shards), randomness.root_key(seed)
-    theta = ravel_pytree(model.start())[0]
-    check_counters(local_steps, batch_size, len(theta))
+    chains, root = int(chains), randomness.root_key(seed)
+    table, theta = gather(shards), ravel_pytree(model.start())[0]
     flat = check_model(model, theta, table)
     check_finite_at(flat, theta, table, "the model's start (init)")
-    keep = _choose_draws(rounds, local_steps, thin, burn_in)
-    f = check_probs(probs, len(table), table.names)
 
-    parts = _choose_parts(model, flat, theta, table, surrogates, dynamics, likelihood)
-    rules = Rules(flat, replace(parts.likelihood, anchor=None), batch_size, keep.record)
+    given = dynamics if dynamics is not None or isinstance(step_size, str) else whitened(step_size)
+    parts = choose_parts(model, flat, theta, table, surrogates, given, likelihood, probs)
+    sizes = {"step_size": step_size, "batch_size": batch_size, "local_steps": local_steps, "rounds": rounds}
+    checked, parts = _check_first(flat, parts, table, chains, sizes, chosen=dynamics is None)
+    if checked:
+        sizes = {name: getattr(checked, name) for name in sizes}
+    m, T, R = (int(usual if sizes[name] == "auto" else sizes[name]) for name, usual in USUAL.items())
+    most = _most_rounds(R, rounds, until, max_rounds)
+    check_counters(most, T, m, len(theta))
+    keep = _choose_draws(most, T, _choose_thin(thin, T, checked), burn_in, until is not None)
+
+    rules = Rules(flat, replace(parts.likelihood, anchor=None), m, keep.record)
+    there = None if present is None else check_present(present, most, table.names, parts.surrogates)
     federation = Federation(
-        table.rows, jnp.asarray(table.starts), jnp.asarray(table.sizes),
-        jnp.asarray(f, theta.dtype), jnp.asarray(randomness.thresholds(f)),
-        parts.surrogates, parts.surrogates.total(), jnp.asarray(alpha, theta.dtype),
-        make_memos(parts.likelihood, flat, parts.anchor, table),
+        table.rows, jnp.asarray(table.starts), jnp.asarray(table.sizes), jnp.asarray(parts.probs, theta.dtype),
+        Table(parts.surrogates, parts.surrogates.total(), make_memos(parts.likelihood, flat, parts.anchor, table)),
+        jnp.asarray(alpha, theta.dtype),
+        everyone(parts.probs) if there is None else presence(parts.probs, there),
     )  # fmt: skip
-    states = jax.vmap(parts.dynamics.init)(_starts(model, flat, theta, table, chains, root, parts.start_around))
+    states = jax.vmap(parts.dynamics.init)(_starts(model, flat, theta, table, chains, root, parts))
+    carried = Chain(states, _tables(refresh, federation.table, chains, len(theta)))
     settings = {
         "surrogates": parts.words, "dynamics": parts.dynamics.name, "step_size": str(parts.dynamics.schedule),
-        "likelihood": parts.likelihood.name, "batch_size": batch_size, "local_steps": local_steps,
-        "rounds": rounds, "chains": chains, "probs": [float(p) for p in f], "alpha": float(alpha),
-        "thin": keep.thin, "burn_in": keep.burn_in, "seed": int(seed), "engine": engine,
+        "likelihood": parts.likelihood.name, "batch_size": m, "local_steps": T, "rounds": most, "chains": chains,
+        "probs": [float(p) for p in parts.probs], "alpha": float(alpha), "thin": keep.thin, "burn_in": keep.burn_in,
+        "refresh": refresh, "until": None if until is None else list(until), "seed": int(seed), "engine": engine,
         "dtype": str(theta.dtype), "rows": [int(n) for n in table.sizes],
     }  # fmt: skip
-    plan = make_plan(chains, rounds, local_steps, batch_size, len(theta), keep.record)
+    plan = _make_plan(chains, R, T, m, len(theta), keep.record, refresh)
     saved = None
     if checkpoint is not None:
-        made = {"plan": list(plan), "model": flat.fingerprint}
-        saved = Checkpoint(checkpoint, settings | made | _digests(parts.dynamics, federation, states))
+        made = {"data": digest(table.rows), "model": flat.fingerprint, "plan": list(plan)}
+        saved = Checkpoint(checkpoint, made | settings | _digests(parts.dynamics, federation, carried))
     setup = time.perf_counter() - begin
-    record = run(rules, plan, keep, parts.dynamics, federation, states, root, engine, saved, progress)
+    schedule = Schedule(0 if isinstance(refresh, str) else int(refresh), until)
+    record = run(rules, plan, keep, schedule, parts.dynamics, federation, carried, root, engine, saved, progress)
+    settings |= _learnt(parts, checked, record, there, keep)
     result = Result.from_record(record, flat.unravel, table.names, settings, {"setup": setup, **record.seconds})
     for line in result.problems():
         warnings.warn(line, stacklevel=2)
     return result
 
 
-class Parts(NamedTuple):
-    """What `sample` runs with, all defaults filled in."""
-
-    surrogates: Gaussian  # a stack, one a client
-    dynamics: Dynamics
-    likelihood: Likelihood
-    anchor: Theta  # the control variate's
-    start_around: Gaussian | None  # prior × q, if chains start at draws from it
-    words: str  # where the surrogates came from
+USUAL = {"batch_size": 32, "local_steps": 20, "rounds": 1000}  # where the pre-flight does not choose
 
 
-def _choose_parts(
-    model: Model, flat: FlatModel, theta: Theta, table: Shards, surrogates: Any, dynamics: Dynamics | None,
-    likelihood: Likelihood | None,
-) -> Parts:  # fmt: skip
-    """Fill in the defaults: surrogates at the mode; with a curvature, whitened dynamics and control variates."""
-    mode = None
-    if isinstance(surrogates, str):  # "auto", as checked
-        check_auto(len(theta))
-        mode = newton.find_mode(flat, theta, table)
-    stack = mode.surrogates if mode else stack_surrogates(surrogates, table.names, theta)
-    if stack.kind == "linear":  # no curvature in it: neither coordinates nor a mean
-        chosen, approximation = check_dynamics(dynamics, theta), None
-        words = "none (DSGLD)" if surrogates is None else "given, linear"
-    else:
-        chosen, approximation = _choose_dynamics(dynamics, flat, mode.theta if mode else theta, stack.total())
-        words = f"auto: anchored at the mode, {mode.sweeps} Newton sweeps" if mode else f"given, {stack.kind}"
-    likelihood = likelihood or (plain if stack.kind == "linear" else control_variate)
-    anchor = choose_anchor(likelihood, model, theta, mode, approximation)
-    return Parts(stack, chosen, likelihood, anchor, approximation if mode else None, words)
+def _check_first(
+    flat: FlatModel, parts: Parts, table: Shards, chains: int, sizes: dict[str, Any], chosen: bool
+) -> tuple[Preflight | None, Parts]:
+    """Run the pre-flight where it applies; where it chooses the dynamics, give them their step size and tame them."""
+    dynamics = parts.dynamics
+    if parts.approximation is None or dynamics.name not in ("whitened", "langevin"):
+        return None, parts
+    if dynamics.name == "langevin":
+        for line in check_langevin(flat, parts, table):
+            warnings.warn(line, stacklevel=3)
+        return None, parts
+    if not chosen:
+        sizes = sizes | {"step_size": float(dynamics.schedule(jnp.zeros((), jnp.int32)))}
+    found = look(flat, parts, table, chains, **sizes)
+    for line in found.notes:
+        warnings.warn(line, stacklevel=3)
+    if chosen:
+        tamed = whitened(found.step_size).with_factor(dynamics).tamed(parts.centre, found.limit)
+        parts = parts._replace(dynamics=tamed)
+    return found, parts
 
 
-def _choose_draws(rounds: int, local_steps: int, thin: int | None, burn_in: int | float) -> Keep:
+def _most_rounds(R: int, rounds: int | str, until: Converged | None, max_rounds: int | None) -> int:
+    """Say for how many rounds a run may go on."""
+    if until is None and max_rounds is None:
+        return R
+    if until is None or (max_rounds is not None and rounds != "auto"):
+        raise InputError("max_rounds goes with until=fsgld.Converged(...); give rounds alone, or until and max_rounds")
+    if max_rounds is not None:
+        return int(max_rounds)
+    return 20 * R if rounds == "auto" else R
+
+
+def _choose_thin(thin: int | None, local_steps: int, checked: Preflight | None) -> int:
+    """Keep the last step of a visit by default, or of as many visits as make half a unit of time."""
+    if thin is not None:
+        return int(thin)
+    visit = checked.step_size * local_steps if checked else 1.0
+    return local_steps * max(1, int(0.5 / visit))
+
+
+def _choose_draws(rounds: int, local_steps: int, thin: int, burn_in: int | float, open_end: bool) -> Keep:
     """Decide which steps give draws; some must."""
-    every, steps = local_steps if thin is None else int(thin), rounds * local_steps
-    keep = Keep(rounds, gcd(local_steps, every), every, count_burn_in(burn_in, steps), local_steps)
-    if not keep.wanted(np.arange(every, steps + 1, every)).any():
+    keep = Keep(rounds, gcd(local_steps, thin), thin, check_burn_in(burn_in), local_steps, open_end)
+    steps, dropped = rounds * local_steps, keep.dropped(rounds)
+    if steps // thin <= dropped // thin:
         raise InputError(
-            f"no draw is left: {steps} steps a chain, of which burn_in drops {keep.burn_in} and thin keeps every"
-            f" {every}-th; run more rounds or drop fewer"
+            f"no draw is left: {steps} steps a chain, of which burn_in drops {dropped} and thin keeps every"
+            f" {thin}-th; run more rounds or drop fewer"
         )
     return keep
 
 
-def _choose_dynamics(
-    dynamics: Dynamics | None, flat: FlatModel, theta: Theta, total: Gaussian
-) -> tuple[Dynamics, Gaussian | None]:
-    """Fill in the default dynamics and the coordinates of `whitened`; give prior × q as well."""
-    dynamics = check_size(whitened() if dynamics is None else dynamics, theta)
-    approximation = prior_taylor(flat, theta, total.kind) + total
-    if dynamics.needs_precision:
-        dynamics = dynamics.with_precision(np.asarray(approximation.precision, float))
-    return dynamics, approximation
+def _make_plan(chains: int, rounds: int, T: int, m: int, d: int, record: int, refresh: str | int) -> Plan:
+    """Cut the work; with a refresh every K rounds a call must end there."""
+    plan = make_plan(chains, rounds, T, m, d, record)
+    if isinstance(refresh, str):
+        return plan
+    call = largest_divisor(int(refresh), plan.rounds)
+    return plan._replace(rounds=call, group=largest_divisor(call, plan.group))
 
 
-def choose_anchor(
-    likelihood: Likelihood, model: Model, theta: Theta, mode: newton.Mode | None, approximation: Gaussian | None
-) -> Theta:
-    """Choose the control variate's anchor: the user's, the mode, the mean of prior × q, or init."""
-    if likelihood.anchor is not None:
-        return as_theta(model, likelihood.anchor, "anchor").astype(theta.dtype)
-    if mode is not None:
-        return mode.theta
-    try:
-        return approximation.mean.astype(theta.dtype) if approximation is not None else theta
-    except InputError:
-        return theta
+def _tables(refresh: str | int, table: Table, chains: int, d: int) -> Table | None:
+    """Give each chain a table of its own, if clients refresh on visit."""
+    if refresh == "never":
+        return None
+    if not jnp.any(jnp.asarray([jnp.any(leaf != 0) for leaf in jax.tree.leaves(table.surrogates)])):
+        raise InputError("refresh renews surrogates, but surrogates is None; give surrogates (linear ones will do)")
+    if refresh != "on_visit":
+        return None
+    numbers = chains * sum(leaf.size for leaf in jax.tree.leaves(table))
+    if numbers > 2**29:
+        raise InputError(
+            f'refresh="on_visit" would carry {numbers:.2g} numbers with {chains} chains; use fewer chains, or diagonal'
+            " or linear surrogates (fsgld.fit(model, shards, fsgld.anchored, ...))"
+        )
+    return jax.tree.map(lambda leaf: jnp.tile(leaf[None], (chains,) + (1,) * leaf.ndim), table)
 
 
 def _starts(
-    model: Model, flat: FlatModel, theta: Theta, table: Shards, chains: int, root: jax.Array, around: Gaussian | None
+    model: Model, flat: FlatModel, theta: Theta, table: Shards, chains: int, root: jax.Array, parts: Parts
 ) -> jax.Array:
     """Start chains at draws from prior × q ("auto"), or from the model's init."""
     keys = jax.random.split(jax.random.fold_in(root, 2**32 - 1), chains)
-    if around is not None:
-        factor = np.linalg.cholesky(around.covariance_float64())
+    if parts.mode is not None:
+        assert parts.approximation is not None
+        factor = np.linalg.cholesky(parts.approximation.covariance_float64())
         xi = np.stack([np.asarray(jax.random.normal(key, theta.shape)) for key in keys])
-        return jnp.asarray(np.asarray(around.mean) + xi @ factor.T, theta.dtype)
+        return jnp.asarray(np.asarray(parts.centre) + xi @ factor.T, theta.dtype)
     if not callable(model.init):
         return jnp.tile(theta, (chains, 1))
     starts = jnp.stack([ravel_pytree(model.start(key))[0] for key in keys])
@@ -229,19 +267,27 @@ def _starts(
     return starts
 
 
-def make_memos(likelihood: Likelihood, flat: FlatModel, anchor: Theta, table: Shards) -> Any:
-    """Let every client compute what its likelihood slot keeps."""
-    if likelihood.name == plain.name:
-        return ()
-    check_finite_at(flat, anchor, table, "the control variate's anchor")
-    _, totals, _ = all_clients(flat, anchor, table)
-    return jax.vmap(likelihood.memo, in_axes=(None, 0))(anchor, totals)
+def _learnt(
+    parts: Parts, checked: Preflight | None, record: Any, there: np.ndarray | None, keep: Keep
+) -> dict[str, Any]:
+    """Collect what a reader of the result should know: expectations, who was away, what was tamed."""
+    learnt: dict[str, Any] = {"rounds": record.visited.shape[1], "converged": record.converged}
+    if parts.shares is not None:
+        learnt["shares"] = [float(share) for share in parts.shares]
+    if checked:
+        learnt["preflight"] = checked.to_json()
+    if there is not None:
+        learnt["away"] = [float(a) for a in 1 - there[: learnt["rounds"]].mean(0)]
+        learnt["away_in_draws"] = [float(a) for a in 1 - there[record.draw_rounds].mean(0)]
+    if "limit" in parts.dynamics.constants:
+        steps = learnt["rounds"] * keep.local_steps
+        learnt["tamed"] = [int(n) / steps for n in np.asarray(record.chains.state.memory)]
+    return learnt
 
 
-def _digests(dynamics: Dynamics, federation: Federation, states: State) -> dict[str, str]:
+def _digests(dynamics: Dynamics, federation: Federation, chains: Chain) -> dict[str, str]:
     """Fingerprint the arrays that a resumed run must share with the run that it goes on from."""
     return {
-        "data": digest(federation.rows),
-        "dynamics and surrogates": digest((dynamics, federation._replace(rows=()), states)),
+        "dynamics and surrogates": digest((dynamics, federation._replace(rows=()), chains)),
         "versions": f"fsgld {version('fsgld')}, jax {jax.__version__} on {jax.default_backend()}",
     }

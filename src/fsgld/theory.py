@@ -17,16 +17,17 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, Key
 from numpy.typing import ArrayLike
 
-from fsgld.algorithm import Rules, client_update, reassign_chain
+from fsgld.algorithm import Rules, client_update
 from fsgld.checks import check_model, check_probs, stack_surrogates
 from fsgld.derivatives import BLOCK, Shard, all_clients, prior_taylor, sum_over_rows
 from fsgld.dynamics import Dynamics
-from fsgld.engines import Federation
+from fsgld.engines import Federation, everyone
 from fsgld.errors import InputError, check_whole
 from fsgld.likelihood import Likelihood, plain
 from fsgld.model import FlatModel, Model, Params, Row, Theta
-from fsgld.randomness import numbers, root_key, round_keys, thresholds
-from fsgld.sample import choose_anchor, make_memos
+from fsgld.parts import choose_anchor, make_memos
+from fsgld.randomness import numbers, root_key, round_keys
+from fsgld.refresh import Table
 from fsgld.schedules import constant
 from fsgld.shards import Data, Shards, gather
 from fsgld.surrogates import Gaussian
@@ -68,7 +69,7 @@ def gradient_variance(
     memos = make_memos(likelihood, flat, choose_anchor(likelihood, model, init, None, around), table)
     federation = Federation(
         table.rows, jnp.asarray(table.starts), jnp.asarray(table.sizes), jnp.asarray(f, theta.dtype),
-        jnp.asarray(thresholds(f)), stack, stack.total(), jnp.asarray(alpha, theta.dtype), memos,
+        Table(stack, stack.total(), memos), jnp.asarray(alpha, theta.dtype), everyone(f),
     )  # fmt: skip
     rules = Rules(flat, replace(likelihood, anchor=None), int(batch_size))
     if method == "exact":
@@ -151,7 +152,10 @@ def _exact(
     N, f = federation.sizes.astype(theta.dtype), federation.probs
 
     def estimate(row: Row, s: Array) -> Theta:
-        batch, memo = jax.tree.map(lambda leaf: leaf[None], row), jax.tree.map(lambda leaf: leaf[s], federation.memos)
+        batch, memo = (
+            jax.tree.map(lambda leaf: leaf[None], row),
+            jax.tree.map(lambda leaf: leaf[s], federation.table.memos),
+        )
         return likelihood.gradient(flat, theta, batch, N[s], likelihood.offset(flat, memo, batch, N[s]))
 
     def spread(block: tuple[Row, Array], w: Array) -> Array:
@@ -159,7 +163,7 @@ def _exact(
         return ((w / (N * f)[block[1]])[:, None] * centred).T @ centred
 
     # ∇log p(θ) + α ∇log q(θ) is common to all E_s and cancels in E_s − E
-    q = jax.vmap(lambda q_s: q_s.grad_log(theta))(federation.surrogates)
+    q = jax.vmap(lambda q_s: q_s.grad_log(theta))(federation.table.surrogates)
     E = (G - federation.alpha * q) / f[:, None]
     E, owner = E - (f @ E)[None], _owner(federation.rows, federation.sizes)
     within = sum_over_rows(spread, Shard((federation.rows, owner), 0, len(owner)))
@@ -173,7 +177,8 @@ def _estimates(rules: Rules, federation: Federation, theta: Theta, root: Key[Arr
 
     def estimate(r: Array) -> Theta:
         keys = round_keys(root, 0, r)
-        client = federation.client(reassign_chain(keys.client, federation.thresholds))
+        s, mass = federation.presence.reassign(keys.client, r)
+        client = federation.client(s, None, mass)
         step = numbers(keys, 1, rules.batch_size, len(theta), theta.dtype)
         return client_update(rules, keep, client, keep.init(theta), step)[1][0]
 

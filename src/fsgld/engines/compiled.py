@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
-from fsgld.algorithm import Client, Rules, client_update, reassign_chain
+from fsgld.algorithm import Client, Rules, client_update
 from fsgld.dynamics import Dynamics, State
-from fsgld.engines import RUNAWAY, Federation, Plan, Trace
+from fsgld.engines import RUNAWAY, Chain, Federation, Plan, Trace, leave
 from fsgld.randomness import Numbers, RoundKeys, numbers, round_keys
 
 
@@ -26,24 +26,24 @@ def advance(
     plan: Plan,
     dynamics: Dynamics,
     federation: Federation,
-    states: State,
+    chains: Chain,
     root: Key[Array, ""],
     first_round: Int[Array, ""] | int,
-) -> tuple[State, Trace]:
+) -> tuple[Chain, Trace]:
     """Take every chain `plan.rounds` rounds further."""
+    d, dtype = chains.state.theta.shape[-1], chains.state.theta.dtype
 
     def draw(keys: RoundKeys, first: Int[Array, ""] | int = 0) -> Numbers:
-        d, dtype = states.theta.shape[-1], states.theta.dtype
         return numbers(keys, plan.block, rules.batch_size, d, dtype, first)
 
-    def visit(state: State, arrival: tuple) -> tuple[State, tuple]:
-        s, what = arrival
-        client = federation.client(s)
+    def visit(chain: Chain, arrival: tuple) -> tuple[Chain, tuple]:
+        s, mass, what = arrival
+        client = federation.client(s, chain.table, mass)
         if isinstance(what, Numbers):
-            state, draws = client_update(rules, dynamics, client, state, what)
+            state, draws = client_update(rules, dynamics, client, chain.state, what)
         else:
-            state, draws = visit_in_blocks(client, state, what)
-        return state, (draws, s, jnp.all(jnp.abs(state.theta) < RUNAWAY))
+            state, draws = visit_in_blocks(client, chain.state, what)
+        return leave(rules, federation, chain, s, state), (draws, s, jnp.all(jnp.abs(state.theta) < RUNAWAY))
 
     def visit_in_blocks(client: Client, state: State, keys: RoundKeys) -> tuple[State, Array]:
         record = gcd(plan.block, rules.record)
@@ -57,20 +57,21 @@ def advance(
         stride = rules.record // record
         return state, draws.reshape(-1, draws.shape[-1])[stride - 1 :: stride]
 
-    def chain(state: State, c: Array) -> tuple[State, tuple]:
-        def group(state: State, first: Array) -> tuple[State, tuple]:
-            keys = jax.vmap(partial(round_keys, root, c))(first + jnp.arange(plan.group))
-            clients = jax.vmap(partial(reassign_chain, thresholds=federation.thresholds))(keys.client)
+    def travel(chain: Chain, c: Array) -> tuple[Chain, tuple]:
+        def group(chain: Chain, first: Array) -> tuple[Chain, tuple]:
+            rounds = first + jnp.arange(plan.group)
+            keys = jax.vmap(partial(round_keys, root, c))(rounds)
+            clients, mass = jax.vmap(federation.presence.reassign)(keys.client, rounds)
             whole = plan.block == plan.local_steps
-            return jax.lax.scan(visit, state, (clients, jax.vmap(draw)(keys) if whole else keys))
+            return jax.lax.scan(visit, chain, (clients, mass, jax.vmap(draw)(keys) if whole else keys))
 
         firsts = first_round + jnp.arange(0, plan.rounds, plan.group)
-        return jax.lax.scan(group, state, firsts)
+        return jax.lax.scan(group, chain, firsts)
 
-    every_chain = (states, jnp.arange(plan.chains))
+    every_chain = (chains, jnp.arange(plan.chains))
     if plan.together:
-        states, out = jax.vmap(chain)(*every_chain)
+        chains, out = jax.vmap(travel)(*every_chain)
     else:
-        states, out = jax.lax.map(lambda one: chain(*one), every_chain)
+        chains, out = jax.lax.map(lambda one: travel(*one), every_chain)
     merge = lambda leaf: leaf.reshape(plan.chains, plan.rounds, *leaf.shape[3:])  # noqa: E731
-    return states, Trace(*map(merge, out))
+    return chains, Trace(*map(merge, out))

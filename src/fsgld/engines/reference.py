@@ -12,12 +12,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
-from fsgld.algorithm import Rules, client_update, reassign_chain
-from fsgld.dynamics import Dynamics, State
-from fsgld.engines import RUNAWAY, Federation, Plan, Trace
+from fsgld.algorithm import Rules, client_update
+from fsgld.dynamics import Dynamics
+from fsgld.engines import RUNAWAY, Chain, Federation, Plan, Trace, leave
 from fsgld.randomness import numbers, round_keys
 
 _update = partial(jax.jit, static_argnums=0)(client_update)
+_leave = partial(jax.jit, static_argnums=0)(leave)
 
 
 def advance(
@@ -25,22 +26,23 @@ def advance(
     plan: Plan,
     dynamics: Dynamics,
     federation: Federation,
-    states: State,
+    chains: Chain,
     root: Key[Array, ""],
     first_round: Int[Array, ""] | int,
-) -> tuple[State, Trace]:
+) -> tuple[Chain, Trace]:
     """Take every chain `plan.rounds` rounds further."""
-    d, dtype = states.theta.shape[-1], states.theta.dtype
+    d, dtype = chains.state.theta.shape[-1], chains.state.theta.dtype
     ends, traces = [], []
     for c in range(plan.chains):
-        state = jax.tree.map(lambda leaf, c=c: leaf[c], states)
+        chain = jax.tree.map(lambda leaf, c=c: leaf[c], chains)
         for r in range(int(first_round), int(first_round) + plan.rounds):
             keys = round_keys(root, c, r)
-            s = reassign_chain(keys.client, federation.thresholds)
+            s, mass = federation.presence.reassign(keys.client, r)
             steps = numbers(keys, plan.local_steps, rules.batch_size, d, dtype)
-            state, draws = _update(rules, dynamics, federation.client(s), state, steps)
+            state, draws = _update(rules, dynamics, federation.client(s, chain.table, mass), chain.state, steps)
+            chain = _leave(rules, federation, chain, s, state)
             traces.append((draws, s, jnp.all(jnp.abs(state.theta) < RUNAWAY)))
-        ends.append(state)
+        ends.append(chain)
     shape = (plan.chains, plan.rounds)
     stack = lambda *leaves: jnp.stack(leaves).reshape(*shape, *leaves[0].shape)  # noqa: E731
     return (

@@ -1,0 +1,305 @@
+"""The pre-flight: measure every client before a run, then choose the step size, batch size and local steps.
+
+In the coordinates of prior × q the chain is nearly an Ornstein–Uhlenbeck process with ρ = e^{−h/2}. Two things widen
+its law, in units of each parameter's posterior variance. Mini-batch noise of variance V_m/m a step adds
+V_m/m · tanh(h/4). What the clients' residuals disagree by, of variance V_b, lasts for the L steps of a visit and adds
+V_b tanh(Lh/4). With r_s the residual of client s and v_i what row i adds, as each parameter sees them,
+
+    V_m = Σ_s N_s²/f_s Var_i(v_i),      V_b = Σ_s r_s²/f_s − (Σ_s r_s)²,
+
+averaged over probes drawn from prior × q. Both are exact where residuals do not depend on θ, and a good guess while
+they are small; they grow in the tails, so the choices below leave room.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from fsgld.checks import check_finite_at, check_given, check_kind, check_model
+from fsgld.dynamics import whitened
+from fsgld.errors import InputError, check_whole
+from fsgld.likelihood import Likelihood, plain
+from fsgld.model import FlatModel, Model
+from fsgld.parts import Parts, choose_parts
+from fsgld.probes import Probed, excess_curvatures, probe_all
+from fsgld.shards import Data, Shards, gather
+
+NOISE = 0.02  # the variance that mini-batches may add, relative to the posterior's
+TRAVEL = 0.005  # and what the clients' disagreement may add; their residuals have heavy tails
+LARGEST_STEP = 0.1
+LONGEST_VISIT = 2.0  # in time units; the chain forgets with e^{−t/2}
+MOST_LOCAL_STEPS = 500
+TIME = 10_000.0  # time units over all chains; a draw is worth one in four
+MOST_ROUNDS = 400_000
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """What was measured at each client, what was chosen from it, and what to expect.
+
+    Attributes
+    ----------
+    clients, rows, probs, shares
+        Names, N_s, f_s, and each client's share of the information, tr(MΛ_s) of the sum.
+    low, high
+        Extreme eigenvalues of the whitened drift matrix B_s = I + L'(H_s − Λ_s)L/f_s over points up to
+        two sds out; a negative one lets a chain drift away while it stays.
+    noise, disagreement
+        The client's part in V_m and V_b, for the parameter that sees most of it.
+    leverage
+        N_s/(f_s m) max_i ‖L'v_i‖: the most that one row can move the drift by.
+    step_size, batch_size, local_steps, rounds
+        What a run will use.
+    limit
+        Residuals longer than this are tamed (see `fsgld.whitened`).
+    inflation
+        The share by which the worst parameter's variance is expected to be too large.
+    notes
+        What is wrong, in words, with the client's name and the remedy.
+    """
+
+    clients: tuple[str, ...]
+    rows: np.ndarray
+    probs: np.ndarray
+    shares: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    noise: np.ndarray
+    disagreement: np.ndarray
+    leverage: np.ndarray
+    step_size: float
+    batch_size: int
+    local_steps: int
+    rounds: int
+    limit: float
+    inflation: float
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        columns = {
+            "rows": self.rows, "f": self.probs, "share": self.shares, "low B": self.low, "high B": self.high,
+            "noise": self.noise, "disagree": self.disagreement, "leverage": self.leverage,
+        }  # fmt: skip
+        width = max(map(len, self.clients))
+        shown = range(len(self.clients)) if len(self.clients) <= 20 else self._worst(20)
+        lines = [" " * width + "".join(f"{name:>10}" for name in columns)]
+        lines += [self.clients[s].ljust(width) + "".join(f"{column[s]:>10.3g}" for column in columns.values())
+                  for s in shown]  # fmt: skip
+        if len(shown) < len(self.clients):
+            lines.append(f"… the {len(shown)} noisiest of {len(self.clients)} clients")
+        lines.append(
+            f"step size {self.step_size:.3g}, {self.batch_size} rows a batch, {self.local_steps} local steps,"
+            f" {self.rounds} rounds; variances about {100 * self.inflation:.1f} % too large at worst"
+        )
+        return "\n".join([*lines, *self.notes])
+
+    def _worst(self, n: int) -> np.ndarray:
+        """Find the clients that add most."""
+        return np.sort(np.argsort(-(self.noise / self.batch_size + self.disagreement))[:n])
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the numbers that a result keeps."""
+        return {"inflation": self.inflation, "limit": self.limit, "notes": list(self.notes)}
+
+
+def preflight(
+    model: Model,
+    shards: list[Data] | dict[str, Data],
+    surrogates: Any = "auto",
+    *,
+    likelihood: Likelihood | None = None,
+    step_size: float | str = "auto",
+    batch_size: int | str = "auto",
+    local_steps: int | str = "auto",
+    rounds: int | str = "auto",
+    chains: int = 4,
+    probs: Any = "auto",
+) -> Preflight:
+    """Measure every client and choose step size, batch size and local steps; `sample` does this by itself.
+
+    Arguments are those of `fsgld.sample`; what is not "auto" is respected and checked. Print the result.
+    """
+    given: dict[str, Any] = {
+        "step_size": step_size,
+        "batch_size": batch_size,
+        "local_steps": local_steps,
+        "rounds": rounds,
+    }
+    check_given(given)
+    check_whole(chains=chains)
+    check_kind("model", model)
+    table, theta = gather(shards), ravel_pytree(model.start())[0]
+    flat = check_model(model, theta, table)
+    check_finite_at(flat, theta, table, "the model's start (init)")
+    parts = choose_parts(model, flat, theta, table, surrogates, whitened(), likelihood, probs)
+    return look(flat, parts, table, chains, **given)
+
+
+def look(
+    flat: FlatModel, parts: Parts, table: Shards, chains: int, *, step_size: float | str, batch_size: int | str,
+    local_steps: int | str, rounds: int | str,
+) -> Preflight:  # fmt: skip
+    """Measure and choose."""
+    f = parts.probs
+    probed, seen, ends = measure(flat, parts, table)
+    V_m, noise = _noise(probed, f)
+    V_b, disagreement = _disagreement(probed, f, seen)
+    low, high = 1 + ends[:, 0] / f, 1 + ends[:, 1] / f
+
+    longest = _longest_visit(V_b, low, f)
+    m = _batch_size(V_m, table) if batch_size == "auto" else int(batch_size)
+    most = min(LARGEST_STEP, 4 * np.arctanh(min(NOISE * m / max(V_m, 1e-30), 0.99)), 1 / high.max())
+    if local_steps != "auto":
+        most = min(most, longest / int(local_steps))
+    h = _round_down(most) if step_size == "auto" else float(step_size)
+    L = int(np.clip(longest / h + 1e-6, 1, MOST_LOCAL_STEPS)) if local_steps == "auto" else int(local_steps)
+    R = _rounds(h * L, chains) if rounds == "auto" else int(rounds)
+    limit = _limit(probed, f, m)
+    inflation = float(V_m / m * np.tanh(h / 4) + V_b * np.tanh(h * L / 4))
+    shares = parts.shares if parts.shares is not None else np.full(len(f), np.nan)
+    leverage = np.asarray(probed.leverage, float) / (f * m)
+    found = Preflight(
+        table.names, np.asarray(table.sizes), f, shares, low, high, noise, disagreement, leverage,
+        h, m, L, R, limit, inflation, (),
+    )  # fmt: skip
+    return replace(found, notes=tuple(_notes(found, V_b, rounds == "auto", chains)))
+
+
+def measure(flat: FlatModel, parts: Parts, table: Shards) -> tuple[Probed, np.ndarray, np.ndarray]:
+    """Let all clients answer at probes from prior × q.
+
+    Gives also how parameters see whitened vectors, and the extremes of L'(H_s − Λ_s)L at the centre and
+    at two points two sds out.
+    """
+    factor, dtype = parts.dynamics.constants["factor"], parts.anchor.dtype
+    L = np.asarray(factor, float)
+    d, N = len(L), int(table.sizes.sum())
+    K = int(np.clip(2e9 / (N * d * L.shape[-1]), 4, 64))
+    z = np.random.default_rng(0).standard_normal((K, d))
+    z = np.concatenate([z[: K // 2], -z[: K // 2]])  # antithetic: means over probes are exact for what is linear
+    around = np.asarray(parts.centre, float)
+    points = around + (z * L if L.ndim == 1 else z @ L.T)
+    far = np.concatenate([around[None], 2 * points[:2] - around])
+    answers = probe_all(
+        flat, parts.likelihood.name != plain.name, jnp.asarray(points, dtype), parts.anchor,
+        factor.astype(dtype), parts.surrogates, table.rows, jnp.asarray(table.starts),
+        jnp.asarray(table.sizes),
+    )  # fmt: skip
+    probed: Probed = jax.tree.map(lambda leaf: np.asarray(leaf, float), answers)
+    ends = np.stack([excess_curvatures(flat, jnp.asarray(t, dtype), factor.astype(dtype), parts.surrogates, table)
+                     for t in far])  # fmt: skip
+    ends = np.stack([ends[..., 0].min(0), ends[..., 1].max(0)], axis=-1)
+    for s, name in enumerate(table.names):
+        if not all(np.isfinite(leaf[s]).all() for leaf in (*probed, ends)):
+            raise InputError(
+                f"{name}: gradients of the log-likelihood are not finite within two sds of the mean of prior × q; give"
+                " surrogates that fit better (fsgld.anchored at the mode), or a likelihood that is finite there"
+            )
+    return probed, np.eye(d) if L.ndim == 1 else L / np.linalg.norm(L, axis=1, keepdims=True), ends
+
+
+def check_langevin(flat: FlatModel, parts: Parts, table: Shards) -> list[str]:
+    """Check h λ_max(B_s) < 4 for every client at the anchor, with B_s ⪯ (λ_max(Λ₀ + Λ) + λ_max(H_s − Λ_s)/f_s) I."""
+    assert parts.approximation is not None
+    h = float(parts.dynamics.schedule(jnp.zeros((), jnp.int32)))
+    P, d = np.asarray(parts.approximation.precision, float), len(parts.anchor)
+    raw = jnp.ones(d, parts.anchor.dtype) if P.ndim == 1 else jnp.eye(d, dtype=parts.anchor.dtype)
+    excess = excess_curvatures(flat, parts.anchor, raw, parts.surrogates, table)[:, 1]
+    high = (P.max() if P.ndim == 1 else np.linalg.eigvalsh(P)[-1]) + np.maximum(excess, 0) / parts.probs
+    s = int(np.nanargmax(high))
+    if not h * high[s] >= 4:
+        return []
+    return [
+        f"{table.names[s]}: step size {h:.3g} may be unstable there (h λ is up to {h * high[s]:.3g} and should stay"
+        f" below 4); use at most {1 / high[s]:.2g}, or the default dynamics, which choose for themselves"
+    ]
+
+
+def _noise(probed: Probed, f: np.ndarray) -> tuple[float, np.ndarray]:
+    """Give V_m for the parameter that sees most of it, and each client's part."""
+    parts = probed.noise.mean(1) / f[:, None]
+    worst = int(np.argmax(parts.sum(0)))
+    return float(parts.sum(0)[worst]), np.asarray(parts[:, worst])
+
+
+def _disagreement(probed: Probed, f: np.ndarray, seen: np.ndarray) -> tuple[float, np.ndarray]:
+    """Give V_b for the parameter that sees most of it, and each client's part."""
+    r = probed.residual @ seen.T  # (S, K, d)
+    apart = r / f[:, None, None] - r.sum(0)[None]
+    parts = (f[:, None, None] * apart**2).mean(1)
+    worst = int(np.argmax(parts.sum(0)))
+    return float(parts.sum(0)[worst]), np.asarray(parts[:, worst])
+
+
+def _longest_visit(V_b: float, low: np.ndarray, f: np.ndarray) -> float:
+    """Bound the time of a visit: by the clients' disagreement, and by the drift away where B_s is not positive."""
+    by_travel = 4 * np.arctanh(min(TRAVEL / max(V_b, 1e-30), np.tanh(LONGEST_VISIT / 4)))
+    return float(min(by_travel, 0.5 * _escape_times(low, f).min()))
+
+
+def _escape_times(low: np.ndarray, f: np.ndarray) -> np.ndarray:
+    """Give the time log(1/f_s)/|λ_min(B_s)| within which other clients still bring a chain back, on average."""
+    return np.where(low < 0, np.log(1 / f) / np.maximum(-low, 1e-30), np.inf)
+
+
+def _batch_size(V_m: float, table: Shards) -> int:
+    """Choose the smallest power of two from 32 to 256 with which noise does not ask for a smaller step."""
+    wanted = V_m * LARGEST_STEP / (4 * NOISE)
+    return int(2 ** np.clip(np.ceil(np.log2(max(wanted, 1.0))), 5, 8))
+
+
+def _round_down(h: float) -> float:
+    """Round down to two digits, for a number that a reader can say."""
+    unit = 10.0 ** (np.floor(np.log10(h)) - 1)
+    return float(f"{np.floor(h / unit + 1e-9) * unit:.2g}")
+
+
+def _rounds(visit: float, chains: int) -> int:
+    """Choose the rounds so that all chains together run for TIME, each for a fiftieth of it at least."""
+    time = max(TIME / chains, TIME / 50)
+    return int(np.clip(np.ceil(time / visit), 50, MOST_ROUNDS))
+
+
+def _limit(probed: Probed, f: np.ndarray, m: int) -> float:
+    """Choose the length from which residuals are tamed: four times the longest that was seen, with its noise."""
+    residual = np.linalg.norm(probed.residual, axis=-1) / f[:, None]
+    noise = np.sqrt(probed.noise.sum(-1) / m) / f[:, None]
+    return float(4 * (residual + noise).max() + 4)
+
+
+def _notes(p: Preflight, V_b: float, chose_rounds: bool, chains: int) -> list[str]:
+    """Say what is wrong, name the client, and give the remedy."""
+    notes, visit = [], p.step_size * p.local_steps
+    escape = _escape_times(p.low, p.probs)
+    if visit > escape.min() or V_b * np.tanh(visit / 4) > 4 * TRAVEL:
+        s = int(np.argmin(escape)) if visit > escape.min() else int(np.argmax(p.disagreement))
+        most = int(_longest_visit(V_b, p.low, p.probs) / p.step_size)
+        notes.append(
+            f"{p.clients[s]}: {p.local_steps} local steps of {p.step_size:.2g} are too long a visit; its surrogate is"
+            " off by more than the other clients can correct. Use "
+            + (f"at most {most} local steps, or a smaller step size" if most else "a smaller step size")
+        )
+    if p.step_size * p.high.max() > 2:
+        s = int(np.argmax(p.high))
+        notes.append(
+            f"{p.clients[s]}: its curvature is {p.high[s]:.3g} times what its surrogate and probability allow for, and"
+            f" step size {p.step_size:.2g} may be unstable there; use at most {1 / p.high[s]:.2g}"
+        )
+    if p.inflation > 2 * (NOISE + TRAVEL):
+        s = int(np.argmax(p.noise / p.batch_size + p.disagreement))
+        notes.append(
+            f"variances will be about {100 * p.inflation:.0f} % too large, most of it from {p.clients[s]}; use a"
+            " smaller step size, a larger batch or fewer local steps"
+        )
+    if chose_rounds and p.rounds == MOST_ROUNDS:
+        notes.append(
+            f"visits of {visit:.2g} time units are too short for {MOST_ROUNDS} rounds to give {TIME / 4:.0f} effective"
+            f" draws; expect about {MOST_ROUNDS * visit * chains / 4:.0f}. Fit better surrogates, or run longer"
+        )
+    return notes

@@ -1,0 +1,57 @@
+"""Tables of surrogates and memos, and how clients renew them while a run goes on.
+
+`never` is the paper's. With `every=K` all clients expand their log-likelihood anew every K rounds, at the mean
+of the chains' θ at that moment. With `on_visit` the visited client expands anew at the θ that leaves it, for that chain
+only; the old q_s served during the visit. What an estimate uses was made before its random numbers
+were drawn, so it stays unbiased.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from fsgld.derivatives import Shard, gradient, taylor
+from fsgld.likelihood import Likelihood, Memo
+from fsgld.model import FlatModel, Theta
+from fsgld.surrogates import Gaussian
+
+
+class Table(NamedTuple):
+    """What conducive gradients and control variates are made of, for all clients."""
+
+    surrogates: Gaussian  # a stack, one a client
+    total: Gaussian  # their product, summed once
+    memos: Memo  # stacked too
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def anchor_all(flat: FlatModel, likelihood: Likelihood, kind: str, theta: Theta, shards: Shard) -> Table:
+    """Let all clients expand at θ; `shards` holds where each client's rows begin and how many there are."""
+    rows, starts, sizes = shards
+
+    def client(place: tuple[Array, Array]) -> tuple[Gaussian, Memo]:
+        return _anchor(flat, likelihood, kind, theta, Shard(rows, *place))
+
+    surrogates, memos = jax.lax.map(client, (jnp.asarray(starts), jnp.asarray(sizes)))
+    return Table(surrogates, surrogates.total(), memos)
+
+
+def anchor_one(
+    flat: FlatModel, likelihood: Likelihood, table: Table, s: Int[Array, ""], theta: Theta, shard: Shard
+) -> Table:
+    """Let the client that was visited expand at θ; only its row of the table changes."""
+    q_s, memo = _anchor(flat, likelihood, table.surrogates.kind, theta, shard)
+    put = lambda stack, row: stack.at[s].set(row)  # noqa: E731
+    surrogates = jax.tree.map(put, table.surrogates, q_s)
+    # summed anew, not updated: rounding would add up over many visits
+    return Table(surrogates, surrogates.total(), jax.tree.map(put, table.memos, memo))
+
+
+def _anchor(flat: FlatModel, likelihood: Likelihood, kind: str, theta: Theta, shard: Shard) -> tuple[Gaussian, Memo]:
+    """Expand one client's log-likelihood at θ; keep what its likelihood slot needs."""
+    return taylor(flat, theta, shard, kind), likelihood.memo(theta, gradient(flat, theta, shard))
