@@ -2,6 +2,7 @@
 
 import csv
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -104,6 +105,17 @@ def test_what_is_written(tmp_path):
     assert content["settings"]["corrected"]["batch_size"] == 5
     assert (folder / "table.md").read_text().count("\n| ") == 2 + len(lines)
     assert (folder / "variance.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_the_data_come_and_the_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match=r"pip install 'fsgld\[plots\]'"):
+        reproduce.reproduce("variance", tmp_path, quick=True)
+    assert {file.name for file in (tmp_path / "variance").iterdir()} == {
+        "corrected-sd.csv",
+        "settings.json",
+        "table.md",
+    }
 
 
 def test_numbers_are_written_with_their_errors():
