@@ -285,7 +285,7 @@ def _notes(p: Preflight, V_b: float, chose_rounds: bool, chains: int) -> list[st
             " off by more than the other clients can correct. Use "
             + (f"at most {most} local steps, or a smaller step size" if most else "a smaller step size")
         )
-    if p.step_size * p.high.max() > 2:
+    if -np.expm1(-p.step_size / 2) * p.high.max() > 1:  # 2 is the end of stability
         s = int(np.argmax(p.high))
         notes.append(
             f"{p.clients[s]}: its curvature is {p.high[s]:.3g} times what its surrogate and probability allow for, and"

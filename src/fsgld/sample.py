@@ -155,8 +155,8 @@ def sample(
     plan = _make_plan(chains, R, T, m, len(theta), keep.record, refresh)
     saved = None
     if checkpoint is not None:
-        made = {"data": digest(table.rows), "model": flat.fingerprint, "plan": list(plan)}
-        saved = Checkpoint(checkpoint, made | settings | _digests(parts.dynamics, federation, carried))
+        first = {"data": digest(table.rows), "model": flat.fingerprint} | settings
+        saved = Checkpoint(checkpoint, first | {"plan": list(plan)} | _digests(parts.dynamics, federation, carried))
     setup = time.perf_counter() - begin
     schedule = Schedule(0 if isinstance(refresh, str) else int(refresh), until)
     record = run(rules, plan, keep, schedule, parts.dynamics, federation, carried, root, engine, saved, progress)
