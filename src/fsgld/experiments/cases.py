@@ -24,7 +24,7 @@ from jax.flatten_util import ravel_pytree
 import fsgld
 from fsgld import diagnostics
 from fsgld.errors import InputError, first_line
-from fsgld.experiments.cases_build import CASES, Case
+from fsgld.experiments.cases_build import CASES, SAME_POSTERIOR, Case
 
 __all__ = ["CASES", "Case", "Row", "compare", "load_reference", "main"]
 
@@ -67,7 +67,7 @@ class Row(NamedTuple):
 
 def load_reference(name: str) -> Reference:
     """Read a case's NUTS reference."""
-    path = REFERENCES / f"{name}.json"
+    path = REFERENCES / f"{SAME_POSTERIOR.get(name, name)}.json"
     if not path.is_file():
         raise InputError(f"there is no reference {path}; run python tests/make_references.py {name} in a checkout")
     return dict(json.loads(path.read_text()))
@@ -103,8 +103,21 @@ def _worst(error: np.ndarray, mcse: np.ndarray) -> int:
 
 
 def run_defaults(case: Case, local_steps: Any, seed: int) -> fsgld.Result:
-    """Sample with no tuning."""
-    return fsgld.sample(case.model, case.shards, probs=case.probs, local_steps=local_steps, seed=seed)
+    """Sample with no tuning; clients are away as the case says."""
+    given: dict[str, Any] = {"probs": "auto" if case.probs is None else case.probs, "local_steps": local_steps}
+    present = None
+    if case.away:
+        present = _present(case, fsgld.preflight(case.model, case.shards, **given).rounds)
+    return fsgld.sample(case.model, case.shards, present=present, seed=seed, **given)
+
+
+def _present(case: Case, rounds: int) -> np.ndarray:
+    """Write down who is there in which round."""
+    there = np.ones((rounds, len(case.shards)), bool)
+    for s, client in enumerate(case.shards):
+        begin, end = (case.away or {}).get(str(client), (0.0, 0.0))
+        there[int(begin * rounds) : int(end * rounds), s] = False
+    return there
 
 
 def run_paper(case: Case, method: Callable[..., fsgld.Gaussian], reference: Reference, seed: int) -> fsgld.Result:
@@ -112,7 +125,7 @@ def run_paper(case: Case, method: Callable[..., fsgld.Gaussian], reference: Refe
     surrogates = fsgld.fit(case.model, case.shards, method)
     return fsgld.sample(
         case.model, case.shards, surrogates, dynamics=fsgld.langevin(_tenth_of_stable(case, reference)),
-        likelihood=fsgld.plain, batch_size=32, local_steps=100, rounds=1000, seed=seed,
+        likelihood=fsgld.plain, batch_size=32, local_steps=100, rounds=1000, probs=None, seed=seed,
     )  # fmt: skip
 
 

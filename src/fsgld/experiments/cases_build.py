@@ -35,6 +35,7 @@ class Case(NamedTuple):
     probs: np.ndarray | None = None
     note: str = ""
     test: Rows | None = None
+    away: dict[str, tuple[float, float]] | None = None  # from and to which share of the run a client is away
 
 
 def logistic(scales: np.ndarray) -> fsgld.Model:
@@ -239,9 +240,18 @@ def _cut(rows: Rows, sizes: Sequence[int] | np.ndarray) -> list[Rows]:
     return [_take(rows, slice(end - n, end)) for n, end in zip(sizes, ends, strict=True)]
 
 
+def heart_away(client: str, begin: float, end: float) -> Case:
+    """Let a hospital be away for a part of the run."""
+    name, when = ("heart-leaves", "from the first round on") if begin == 0 else ("heart-away", "for the middle third")
+    note = f"{client} away {when}"
+    return heart()._replace(name=name, note=note, away={client: (begin, end)})
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "heart": heart,
     "heart-one-class": partial(heart, one_class=True),
+    "heart-away": partial(heart_away, "cleveland", 1 / 3, 2 / 3),
+    "heart-leaves": partial(heart_away, "va", 0.0, 1.0),
     "concrete-target": partial(regression, "concrete", "target"),
     "concrete-column": partial(regression, "concrete", "column"),
     "airfoil-target": partial(regression, "airfoil", "target"),
@@ -255,3 +265,4 @@ CASES: dict[str, Callable[[], Case]] = {
     "metric": isolet_metric,
     "many": many,
 }
+SAME_POSTERIOR = {"heart-away": "heart", "heart-leaves": "heart"}
