@@ -160,7 +160,7 @@ def _draws(method: str, local_steps: int, shards: list[np.ndarray], settings: Se
     result = fsgld.sample(
         MODEL, shards, surrogates, dynamics=fsgld.langevin(settings.step_size), likelihood=likelihood,
         batch_size=settings.batch_size, local_steps=local_steps, rounds=-(-steps // local_steps),
-        thin=settings.thin, burn_in=settings.burn_in, **own,
+        thin=settings.thin, burn_in=settings.burn_in, probs=None, **own,
     )  # fmt: skip
     return np.asarray(result.draws, float), local_steps
 
@@ -196,6 +196,7 @@ def compare(literal: Outcome, corrected: Outcome) -> list[Line]:
     """Set what was found beside what the paper says."""
     few, many = corrected.settings.local_steps[0], corrected.settings.local_steps[-1]
     (ours,) = corrected.find(DEFAULT)
+    n = min(run.draws.shape[1] for run in (*literal.runs, *corrected.runs))
 
     def variance(outcome: Outcome, method: str, L: int) -> str:
         (run,) = outcome.find(method, L)
@@ -204,15 +205,13 @@ def compare(literal: Outcome, corrected: Outcome) -> list[Line]:
 
     def mse(outcome: Outcome, method: str, L: int) -> str:
         (run,) = outcome.find(method, L)
-        n, value, error = (x[-1] for x in mse_curve(run.draws, posterior(outcome.shards)[0]))
-        return f"{plus_minus(value, error)} ({n:,} draws)"
+        _, value, error = mse_curve(run.draws[:, :n], posterior(outcome.shards)[0])
+        return plus_minus(value[-1], error[-1])
 
     def lines(method: str, L: int, claim: str, claim_mse: str) -> list[Line]:
         found = []
-        for measure, name, words in (
-            (variance, "variance ÷ the posterior's", claim),
-            (mse, "MSE of the mean", claim_mse),
-        ):
+        kinds = (variance, "variance ÷ the posterior's", claim), (mse, f"MSE of the mean of {n} draws", claim_mse)
+        for measure, name, words in kinds:
             best = measure(corrected, DEFAULT, ours.local_steps) if method == "FSGLD" else "—"
             quantity = f"{name}: {method}, local updates: {L:,}"
             found.append(Line(quantity, words, measure(literal, method, L), measure(corrected, method, L), best))

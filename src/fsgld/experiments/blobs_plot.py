@@ -10,7 +10,7 @@ import numpy as np
 
 from fsgld.experiments.blobs import DEFAULT, METHODS, Outcome, mse_curve
 from fsgld.experiments.blobs_law import posterior
-from fsgld.experiments.figures import COLOURS, bare, name_ends, new_figure, shades
+from fsgld.experiments.figures import COLOURS, bare, name_ends, name_line, new_figure, shades
 
 CLIENTS = ("#88CCEE", "#CC6677", "#DDCC77", "#117733", "#332288",
            "#AA4499", "#44AA99", "#999933", "#882255", "#AAAAAA")  # fmt: skip  # Tol's muted
@@ -58,11 +58,14 @@ def errors(literal: Outcome, corrected: Outcome) -> Any:
         *((run, COLOURS["ours"], DEFAULT) for run in corrected.find(DEFAULT)),
     ]  # fmt: skip
     mean, variance = posterior(corrected.shards)
+    most = max(run.draws.shape[1] for run, *_ in chosen)
     for run, colour, name in chosen:
         n, mse, _ = mse_curve(run.draws, mean)
         ax.plot(n, mse, color=colour, lw=2)
-        ends += [(mse[-1], name, colour)] if name else []
-    most = max(run.draws.shape[1] for run, *_ in chosen)
+        if n[-1] < most / 2:  # the library stops by itself
+            name_line(ax, n[-1], mse[-1], name, colour, shift=(4, -8))
+        elif name:
+            ends.append((mse[-1], name, colour))
     ax.plot([1, most], [2 * variance, 2 * variance / most], "--", color=EXACT, lw=1.5)
     ends.append((2 * variance / most, "independent exact draws", EXACT))
     ax.set(

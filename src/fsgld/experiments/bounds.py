@@ -117,7 +117,8 @@ def _method(
     q = surrogates if conducive else None
     result = fsgld.sample(
         blobs.MODEL, shards, q, dynamics=fsgld.langevin(h), likelihood=likelihood, batch_size=m, local_steps=1,
-        rounds=settings.steps, chains=settings.seeds, thin=settings.thin, burn_in=0, seed=settings.seed, progress=False,
+        rounds=settings.steps, chains=settings.seeds, thin=settings.thin, burn_in=0, probs=None, seed=settings.seed,
+        progress=False,
     )  # fmt: skip
     averages = np.cumsum(np.asarray(result.draws, float), axis=1)[:, T // settings.thin - 1]
     squares = np.sum((averages / (T // settings.thin)[:, None] - mean) ** 2, axis=-1)

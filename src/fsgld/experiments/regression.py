@@ -124,7 +124,7 @@ def _run(method: str, problem: Problem, split: str, shards: list[Rows], settings
         own |= {
             "dynamics": fsgld.langevin(settings.step_size), "likelihood": fsgld.plain, "thin": settings.thin,
             "batch_size": settings.batch_size, "local_steps": settings.local_steps, "rounds": settings.rounds,
-            "burn_in": settings.burn_in,
+            "burn_in": settings.burn_in, "probs": None,
         }  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # divergence is among the findings
