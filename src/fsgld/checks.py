@@ -46,6 +46,8 @@ def check_settings(given: dict[str, Any]) -> None:
         check_whole(refresh=given["refresh"])
     if given["until"] is not None and not isinstance(given["until"], Converged):
         raise InputError(f"until must be fsgld.Converged(rhat, ess); got {brief(given['until'])}")
+    if given["until"] is not None and not all(is_number(x) and x > 0 for x in given["until"]):
+        raise InputError(f"rhat and ess of Converged must be positive numbers; got {brief(given['until'])}")
     if not is_number(given["alpha"]) or given["alpha"] < 0:
         raise InputError(f"alpha must be a number of at least 0; got {brief(given['alpha'])}")
     if given["checkpoint"] is not None and not isinstance(given["checkpoint"], str | PathLike):

@@ -1,9 +1,9 @@
 """Tables of surrogates and memos, and how clients renew them while a run goes on.
 
-`never` is the paper's. With `every=K` all clients expand their log-likelihood anew every K rounds, at the mean
-of the chains' θ at that moment. With `on_visit` the visited client expands anew at the θ that leaves it, for that chain
-only; the old q_s served during the visit. What an estimate uses was made before its random numbers
-were drawn, so it stays unbiased.
+`never` is the paper's. With `every=K` all clients that are there expand their log-likelihood anew every K rounds, at
+the mean of the chains' θ at that moment; who is away keeps what it has. With `on_visit` the visited client expands
+anew at the θ that leaves it, for that chain only; the old q_s served during the visit. What an estimate uses was made
+before its random numbers were drawn, so it stays unbiased.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
 from fsgld.derivatives import Shard, gradient, taylor
 from fsgld.likelihood import Likelihood, Memo
@@ -29,15 +29,21 @@ class Table(NamedTuple):
     memos: Memo  # stacked too
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def anchor_all(flat: FlatModel, likelihood: Likelihood, kind: str, theta: Theta, shards: Shard) -> Table:
-    """Let all clients expand at θ; `shards` holds where each client's rows begin and how many there are."""
+@partial(jax.jit, static_argnums=(0, 1))
+def anchor_all(
+    flat: FlatModel, likelihood: Likelihood, table: Table, there: Bool[Array, " S"], theta: Theta, shards: Shard
+) -> Table:
+    """Let all clients that are there expand at θ; `shards` holds where each client's rows begin and how many."""
     rows, starts, sizes = shards
 
     def client(place: tuple[Array, Array]) -> tuple[Gaussian, Memo]:
-        return _anchor(flat, likelihood, kind, theta, Shard(rows, *place))
+        return _anchor(flat, likelihood, table.surrogates.kind, theta, Shard(rows, *place))
 
-    surrogates, memos = jax.lax.map(client, (jnp.asarray(starts), jnp.asarray(sizes)))
+    def renew(old: Array, new: Array) -> Array:
+        return jnp.where(there.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+
+    new = jax.lax.map(client, (jnp.asarray(starts), jnp.asarray(sizes)))
+    surrogates, memos = jax.tree.map(renew, (table.surrogates, table.memos), new)
     return Table(surrogates, surrogates.total(), memos)
 
 

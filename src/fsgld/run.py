@@ -94,7 +94,7 @@ def run(
             if call >= found:
                 begin = time.perf_counter()
                 if schedule.anchors(first):
-                    federation = _anchor_again(rules, federation, chains, calls[-1])
+                    federation = _anchor_again(rules, federation, chains, calls[-1], first)
                 chains, trace = ENGINES[engine](rules, plan, dynamics, federation, chains, root, jnp.int32(first))
                 _forget_states(calls)
                 calls.append(_collect(keep, first, plan.rounds, chains, trace))
@@ -118,21 +118,22 @@ def _resume(
     """Go on from finished calls: the chains as the last one left them, the table as it was anchored last."""
     if not calls:
         return federation, chains
-    if schedule.refresh:
-        last = len(calls) * plan.rounds // schedule.refresh * schedule.refresh // plan.rounds  # a call
-        if 0 < last < len(calls):
-            federation = _anchor_again(rules, federation, _restore(chains, calls[last - 1]), calls[last - 1])
-    chains = _restore(chains, calls[-1])
-    return federation, chains
+    refreshed = [call for call in range(1, len(calls)) if schedule.anchors(call * plan.rounds)]
+    if federation.presence.sets.all():
+        refreshed = refreshed[-1:]  # who is away keeps what it has from earlier ones; else the last one renews all
+    for call in refreshed:
+        before = _restore(chains, calls[call - 1])
+        federation = _anchor_again(rules, federation, before, calls[call - 1], call * plan.rounds)
+    return federation, _restore(chains, calls[-1])
 
 
-def _anchor_again(rules: Rules, federation: Federation, chains: Chain, call: Arrays) -> Federation:
-    """Let all clients anchor at the mean of the chains that are alive after a call."""
+def _anchor_again(rules: Rules, federation: Federation, chains: Chain, call: Arrays, first: int) -> Federation:
+    """Let all clients that are there anchor at the mean of the chains that are alive after a call."""
     thetas = np.asarray(chains.state.theta)
     theta = jnp.asarray(thetas[call["alive"][:, -1]].mean(0), thetas.dtype)
     shards = Shard(federation.rows, federation.starts, federation.sizes)
-    table = anchor_all(rules.model, rules.likelihood, federation.table.surrogates.kind, theta, shards)
-    return federation._replace(table=table)
+    there = federation.presence.there(first)
+    return federation._replace(table=anchor_all(rules.model, rules.likelihood, federation.table, there, theta, shards))
 
 
 def _collect(keep: Keep, first: int, rounds: int, chains: Chain, trace: Any) -> Arrays:

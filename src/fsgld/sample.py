@@ -120,6 +120,7 @@ def sample(
     begin = time.perf_counter()
     check_settings(locals())
     chains, root = int(chains), randomness.root_key(seed)
+    refresh = refresh if isinstance(refresh, str) else int(refresh)
     table, theta = gather(shards), ravel_pytree(model.start())[0]
     flat = check_model(model, theta, table)
     check_finite_at(flat, theta, table, "the model's start (init)")
@@ -149,8 +150,8 @@ def sample(
         "surrogates": parts.words, "dynamics": parts.dynamics.name, "step_size": str(parts.dynamics.schedule),
         "likelihood": parts.likelihood.name, "batch_size": m, "local_steps": T, "rounds": most, "chains": chains,
         "probs": [float(p) for p in parts.probs], "alpha": float(alpha), "thin": keep.thin, "burn_in": keep.burn_in,
-        "refresh": refresh, "until": None if until is None else list(until), "seed": int(seed), "engine": engine,
-        "dtype": str(theta.dtype), "rows": [int(n) for n in table.sizes],
+        "refresh": refresh, "until": None if until is None else [float(x) for x in until], "seed": int(seed),
+        "engine": engine, "dtype": str(theta.dtype), "rows": [int(n) for n in table.sizes],
     }  # fmt: skip
     plan = _make_plan(chains, R, T, m, len(theta), keep.record, refresh)
     saved = None
@@ -158,9 +159,9 @@ def sample(
         first = {"data": digest(table.rows), "model": flat.fingerprint} | settings
         saved = Checkpoint(checkpoint, first | {"plan": list(plan)} | _digests(parts.dynamics, federation, carried))
     setup = time.perf_counter() - begin
-    schedule = Schedule(0 if isinstance(refresh, str) else int(refresh), until)
+    schedule = Schedule(0 if isinstance(refresh, str) else refresh, until)
     record = run(rules, plan, keep, schedule, parts.dynamics, federation, carried, root, engine, saved, progress)
-    settings |= _learnt(parts, checked, record, there, keep)
+    settings |= _learnt(parts, checked, record, there)
     result = Result.from_record(record, flat.unravel, table.names, settings, {"setup": setup, **record.seconds})
     for line in result.problems():
         warnings.warn(line, stacklevel=2)
@@ -228,7 +229,7 @@ def _make_plan(chains: int, rounds: int, T: int, m: int, d: int, record: int, re
     plan = make_plan(chains, rounds, T, m, d, record)
     if isinstance(refresh, str):
         return plan
-    call = largest_divisor(int(refresh), plan.rounds)
+    call = largest_divisor(refresh, plan.rounds)
     return plan._replace(rounds=call, group=largest_divisor(call, plan.group))
 
 
@@ -267,9 +268,7 @@ def _starts(
     return starts
 
 
-def _learnt(
-    parts: Parts, checked: Preflight | None, record: Any, there: np.ndarray | None, keep: Keep
-) -> dict[str, Any]:
+def _learnt(parts: Parts, checked: Preflight | None, record: Any, there: np.ndarray | None) -> dict[str, Any]:
     """Collect what a reader of the result should know: expectations, who was away, what was tamed."""
     learnt: dict[str, Any] = {"rounds": record.visited.shape[1], "converged": record.converged}
     if parts.shares is not None:
@@ -280,8 +279,8 @@ def _learnt(
         learnt["away"] = [float(a) for a in 1 - there[: learnt["rounds"]].mean(0)]
         learnt["away_in_draws"] = [float(a) for a in 1 - there[record.draw_rounds].mean(0)]
     if "limit" in parts.dynamics.constants:
-        steps = learnt["rounds"] * keep.local_steps
-        learnt["tamed"] = [int(n) / steps for n in np.asarray(record.chains.state.memory)]
+        state = record.chains.state  # the last call may have gone beyond the last round
+        learnt["tamed"] = [float(met / t) for met, t in zip(state.memory, state.t, strict=True)]
     return learnt
 
 

@@ -55,6 +55,11 @@ class Presence(NamedTuple):
     mass: Float[Array, " sets"]  # the sum of f over each set
     last: Int[Array, " sets"]  # the last client of each set
     schedule: Int[Array, " rounds"]  # the set of each round; the last entry holds from then on
+    sets: Bool[Array, "sets S"]
+
+    def there(self, round: int) -> Bool[Array, " S"]:
+        """Say which clients are there in a round."""
+        return self.sets[self.schedule[min(round, len(self.schedule) - 1)]]
 
     def reassign(self, key: Key[Array, ""], round: Int[Array, ""] | int) -> tuple[Int[Array, ""], Float[Array, ""]]:
         """Pick one of the clients that are there in a round; give the sum of f over them as well."""
@@ -76,7 +81,7 @@ def presence(probs: np.ndarray, present: np.ndarray) -> Presence:
     edges = np.stack([randomness.thresholds(row / total) for row, total in zip(f, mass, strict=True)])
     last = sets.shape[1] - 1 - np.argmax(sets[:, ::-1], axis=1)
     rounds = jnp.asarray(schedule.reshape(-1), jnp.int32)
-    return Presence(jnp.asarray(edges), jnp.asarray(mass), jnp.asarray(last, jnp.int32), rounds)
+    return Presence(jnp.asarray(edges), jnp.asarray(mass), jnp.asarray(last, jnp.int32), rounds, jnp.asarray(sets))
 
 
 class Chain(NamedTuple):
