@@ -28,6 +28,16 @@ class Client(NamedTuple):
     prob: Float[Array, ""]  # f_s
     conducive: Gaussian  # α (q − q_s / f_s), formed once a visit
     memo: Memo  # what the likelihood slot keeps: nothing, or the anchor a and G_s(a)
+    lots: Lots | None = None  # which rows are drawn how often; None: all evenly
+
+
+class Lots(NamedTuple):
+    """Rows drawn unevenly: row i has c_i of a client's K_s lots, so p_i = c_i/K_s, and weight w_i = 1/(N_s p_i)."""
+
+    rows: Int[Array, " lots"]  # the row of each lot, client after client
+    weights: Float[Array, " rows"]  # w_i
+    start: Int[Array, ""]  # where the lots of client s begin; for all clients a vector
+    size: Int[Array, ""]  # K_s
 
 
 class Rules(NamedTuple):
@@ -54,21 +64,21 @@ def client_update(
     model, likelihood, f_s = rules.model, rules.likelihood, client.prob
     scale = (client.size / rules.batch_size).astype(state.theta.dtype)  # N_s/m
 
-    def fetch(index: Int[Array, " m"]) -> tuple[Row, Array | None]:
-        batch = take(client.rows, index)
-        return batch, likelihood.offset(model, client.memo, batch, scale)
+    def fetch(index: Int[Array, " m"]) -> tuple[Row, Array | None, Array | None]:
+        batch, w = take(client.rows, index), client.lots and take(client.lots.weights, index)
+        return batch, w, likelihood.offset(model, client.memo, batch, scale, w)
 
     # Sample mini-batches of size m from x_s, one for every t: here their row numbers, and the
     # rows as well if they fit in the cache; larger ones are fetched in their step
-    index = client.start + pick_rows(numbers.row_bits, client.size)
+    index = draw_rows(client, numbers.row_bits)
     ahead = _fits_in_cache(client.rows, rules.batch_size)
     minibatches = jax.vmap(fetch)(index) if ahead else index
 
     def step(state: State, draw: tuple[Any, Array]) -> State:
         minibatch, xi = draw
-        batch, offset = minibatch if ahead else fetch(minibatch)
+        batch, w, offset = minibatch if ahead else fetch(minibatch)
         # d_s ← ∇log p(θ) + (1/f_s) (N_s/m) ∇log p(x_s^(m) | θ)
-        likelihood_gradient = likelihood.gradient(model, state.theta, batch, scale, offset)
+        likelihood_gradient = likelihood.gradient(model, state.theta, batch, scale, offset, w)
         d_s = model.grad_log_prior(state.theta) + likelihood_gradient / f_s
         # g_s ← −(1/f_s) ∇log q_s(θ) + ∇log q(θ)
         g_s = client.conducive.grad_log(state.theta)
@@ -91,6 +101,13 @@ def reassign_chain(key: Key[Array, ""], thresholds: UInt32[Array, " edges"]) -> 
 def conducive(total: Gaussian, q_s: Gaussian, f_s: Array | float, alpha: Array | float) -> Gaussian:
     """Form log(q / q_s^(1/f_s))^α, whose gradient is the conducive gradient α g_s (Eq. 6)."""
     return alpha * (total - q_s / f_s)
+
+
+def draw_rows(client: Client, row_bits: UInt32[Array, "T m"]) -> Int[Array, "T m"]:
+    """Turn random bits into places in the table: rows of client s, with replacement."""
+    if client.lots is None:
+        return client.start + pick_rows(row_bits, client.size)
+    return take(client.lots.rows, client.lots.start + pick_rows(row_bits, client.lots.size))
 
 
 def take(rows: Row, index: Int[Array, ...]) -> Row:

@@ -36,6 +36,7 @@ def check_settings(given: dict[str, Any]) -> None:
         raise InputError(f"engine must be one of {sorted(ENGINES)}; got {brief(given['engine'])}")
     if isinstance(given["surrogates"], str) and given["surrogates"] != "auto":
         raise InputError(f'surrogates must be "auto", None or a list of fsgld.Gaussian; got {given["surrogates"]!r}')
+    check_mini_batches(given["mini_batches"])
     check_kind("model", given["model"])
     for name in ("dynamics", "likelihood"):
         if given[name] is not None:
@@ -122,6 +123,13 @@ def check_given(given: dict[str, Any]) -> None:
             check_whole(**{name: value})
         elif not is_number(value) or not value > 0:
             raise InputError(f'step_size must be "auto" or a positive number; got {brief(value)}')
+
+
+def check_mini_batches(how: Any) -> str:
+    """Check how rows are drawn."""
+    if how not in ("auto", "uniform", "leverage"):
+        raise InputError(f'mini_batches must be "auto", "uniform" or "leverage"; got {brief(how)}')
+    return str(how)
 
 
 def check_burn_in(burn_in: Any) -> int | float:

@@ -93,9 +93,11 @@ class FlatModel(NamedTuple):
         """Evaluate ∇log p(θ)."""
         return jax.grad(self.log_prior)(theta)
 
-    def grad_log_likelihood(self, theta: Theta, rows: Row) -> Theta:
-        """Evaluate Σ_i ∇log p(x_i | θ) over the rows of a batch."""
-        return jax.grad(lambda t: jnp.sum(self.log_likelihood(t, rows)))(theta)
+    def grad_log_likelihood(self, theta: Theta, rows: Row, weights: Float[Array, " m"] | None = None) -> Theta:
+        """Evaluate Σ_i w_i ∇log p(x_i | θ) over the rows of a batch; weights are 1 by default."""
+        if weights is None:
+            return jax.grad(lambda t: jnp.sum(self.log_likelihood(t, rows)))(theta)
+        return jax.grad(lambda t: weights @ self.log_likelihood(t, rows))(theta)
 
 
 def as_theta(model: Model, params: Params, what: str) -> Theta:

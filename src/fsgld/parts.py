@@ -30,6 +30,7 @@ class Parts(NamedTuple):
     shares: np.ndarray | None  # each client's part in the information about θ, where that can be said
     mode: newton.Mode | None  # found on the way, if surrogates are "auto"
     words: str  # where the surrogates came from
+    asked_probs: Any  # as the user gave them
 
     @property
     def centre(self) -> Theta:
@@ -55,12 +56,29 @@ def choose_parts(
         words = "none (DSGLD)" if surrogates is None else "given, linear"
     else:
         chosen, approximation = _choose_dynamics(dynamics, flat, mode.theta if mode else theta, stack.total())
-        words = f"auto: anchored at the mode, {mode.sweeps} Newton sweeps" if mode else f"given, {stack.kind}"
+        words = _words(mode) if mode else f"given, {stack.kind}"
     likelihood = likelihood or (plain if stack.kind == "linear" else control_variate)
     anchor = choose_anchor(likelihood, model, theta, mode, approximation)
     shares = information_shares(stack, approximation)
     f = choose_probs(probs, shares, table)
-    return Parts(stack, approximation, chosen, likelihood, anchor, f, shares, mode, words)
+    return Parts(stack, approximation, chosen, likelihood, anchor, f, shares, mode, words, probs)
+
+
+def with_mode(flat: FlatModel, parts: Parts, table: Shards, mode: newton.Mode) -> Parts:
+    """Put other surrogates of the "auto" kind in place of the ones that there are, and all that follows from them."""
+    approximation = prior_taylor(flat, mode.theta, mode.surrogates.kind) + mode.surrogates.total()
+    shares = information_shares(mode.surrogates, approximation)
+    return parts._replace(
+        surrogates=mode.surrogates, approximation=approximation, shares=shares, mode=mode, words=_words(mode),
+        dynamics=parts.dynamics.with_precision(np.asarray(approximation.precision, float)),
+        anchor=parts.anchor if parts.likelihood.anchor is not None else mode.theta,
+        probs=choose_probs(parts.asked_probs, shares, table),
+    )  # fmt: skip
+
+
+def _words(mode: newton.Mode) -> str:
+    """Say where "auto" surrogates come from."""
+    return f"auto: {mode.how}, {mode.sweeps} sweeps"
 
 
 def _choose_dynamics(

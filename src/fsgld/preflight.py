@@ -14,29 +14,37 @@ they are small; they grow in the tails, so the choices below leave room.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from fsgld.checks import check_finite_at, check_given, check_kind, check_model
+from fsgld.algorithm import Lots
+from fsgld.checks import check_finite_at, check_given, check_kind, check_mini_batches, check_model
 from fsgld.dynamics import whitened
 from fsgld.errors import InputError, check_whole
 from fsgld.likelihood import Likelihood, plain
+from fsgld.lots import by_leverage
 from fsgld.model import FlatModel, Model
-from fsgld.parts import Parts, choose_parts
-from fsgld.probes import Probed, excess_curvatures, probe_all
+from fsgld.newton import match_moments
+from fsgld.parts import Parts, choose_parts, with_mode
+from fsgld.probes import excess_curvatures, noise_all, residuals
 from fsgld.shards import Data, Shards, gather
 
 NOISE = 0.02  # the variance that mini-batches may add, relative to the posterior's
 TRAVEL = 0.005  # and what the clients' disagreement may add; their residuals have heavy tails
+MUCH = 1.0  # disagreement from which better surrogates are worth their cost
 LARGEST_STEP = 0.1
+MOST_ROWS = 256  # of a mini-batch
+PROBES = 64  # at most
+WORK = 2e9  # multiplications that the measuring of noise may take, about
 LONGEST_VISIT = 2.0  # in time units; the chain forgets with e^{−t/2}
 MOST_LOCAL_STEPS = 500
 TIME = 10_000.0  # time units over all chains; a draw is worth one in four
-MOST_ROUNDS = 400_000
+MOST_ROUNDS = 2_000_000
+MOST_STEPS = 10_000_000  # of a chain
 
 
 @dataclass(frozen=True)
@@ -54,8 +62,8 @@ class Preflight:
         The client's part in V_m and V_b, for the parameter that sees most of it.
     leverage
         N_s/(f_s m) max_i ‖L'v_i‖: the most that one row can move the drift by.
-    step_size, batch_size, local_steps, rounds
-        What a run will use.
+    step_size, batch_size, local_steps, rounds, mini_batches
+        What a run will use; mini-batches are "uniform" or by "leverage" (`fsgld.lots`, kept in `lots`).
     limit
         Residuals longer than this are tamed (see `fsgld.whitened`).
     inflation
@@ -77,6 +85,8 @@ class Preflight:
     batch_size: int
     local_steps: int
     rounds: int
+    mini_batches: str
+    lots: Lots | None
     limit: float
     inflation: float
     notes: tuple[str, ...]
@@ -94,8 +104,8 @@ class Preflight:
         if len(shown) < len(self.clients):
             lines.append(f"… the {len(shown)} noisiest of {len(self.clients)} clients")
         lines.append(
-            f"step size {self.step_size:.3g}, {self.batch_size} rows a batch, {self.local_steps} local steps,"
-            f" {self.rounds} rounds; variances about {100 * self.inflation:.1f} % too large at worst"
+            f"step size {self.step_size:.3g}, {self.batch_size} rows a batch ({self.mini_batches}), {self.local_steps}"
+            f" local steps, {self.rounds} rounds; variances about {100 * self.inflation:.1f} % too large at worst"
         )
         return "\n".join([*lines, *self.notes])
 
@@ -120,6 +130,7 @@ def preflight(
     rounds: int | str = "auto",
     chains: int = 4,
     probs: Any = "auto",
+    mini_batches: str = "auto",
 ) -> Preflight:
     """Measure every client and choose step size, batch size and local steps; `sample` does this by itself.
 
@@ -138,70 +149,140 @@ def preflight(
     flat = check_model(model, theta, table)
     check_finite_at(flat, theta, table, "the model's start (init)")
     parts = choose_parts(model, flat, theta, table, surrogates, whitened(), likelihood, probs)
-    return look(flat, parts, table, chains, **given)
+    return look(flat, parts, table, chains, **given, mini_batches=check_mini_batches(mini_batches))[0]
 
 
 def look(
     flat: FlatModel, parts: Parts, table: Shards, chains: int, *, step_size: float | str, batch_size: int | str,
-    local_steps: int | str, rounds: int | str,
-) -> Preflight:  # fmt: skip
-    """Measure and choose."""
+    local_steps: int | str, rounds: int | str, mini_batches: str,
+) -> tuple[Preflight, Parts]:  # fmt: skip
+    """Measure and choose; surrogates may be refined on the way, if they are "auto"."""
+    parts, measured = refine(flat, parts, table)
     f = parts.probs
-    probed, seen, ends = measure(flat, parts, table)
-    V_m, noise = _noise(probed, f)
-    V_b, disagreement = _disagreement(probed, f, seen)
-    low, high = 1 + ends[:, 0] / f, 1 + ends[:, 1] / f
+    lots, measured = choose_lots(flat, parts, table, measured, mini_batches)
+    V_m, noise = _noise(measured, f)
+    V_b, disagreement = _disagreement(measured, f)
+    low, high = 1 + measured.low / f, 1 + measured.high / f
 
     longest = _longest_visit(V_b, low, f)
-    m = _batch_size(V_m, table) if batch_size == "auto" else int(batch_size)
-    most = min(LARGEST_STEP, 4 * np.arctanh(min(NOISE * m / max(V_m, 1e-30), 0.99)), 1 / high.max())
-    if local_steps != "auto":
-        most = min(most, longest / int(local_steps))
+    most = min(LARGEST_STEP, 1 / high.max(), longest / (1 if local_steps == "auto" else int(local_steps)))
+    m = _batch_size(V_m, most) if batch_size == "auto" else int(batch_size)
+    most = min(most, 4 * np.arctanh(min(NOISE * m / max(V_m, 1e-30), 0.99)))
     h = _round_down(most) if step_size == "auto" else float(step_size)
     L = int(np.clip(longest / h + 1e-6, 1, MOST_LOCAL_STEPS)) if local_steps == "auto" else int(local_steps)
-    R = _rounds(h * L, chains) if rounds == "auto" else int(rounds)
-    limit = _limit(probed, f, m)
+    R = _rounds(h, L, chains) if rounds == "auto" else int(rounds)
+    limit = _limit(measured, f, m)
     inflation = float(V_m / m * np.tanh(h / 4) + V_b * np.tanh(h * L / 4))
     shares = parts.shares if parts.shares is not None else np.full(len(f), np.nan)
-    leverage = np.asarray(probed.leverage, float) / (f * m)
+    leverage = measured.leverage / (f * m)
     found = Preflight(
         table.names, np.asarray(table.sizes), f, shares, low, high, noise, disagreement, leverage,
-        h, m, L, R, limit, inflation, (),
+        h, m, L, R, "uniform" if lots is None else "leverage", lots, limit, inflation, (),
     )  # fmt: skip
-    return replace(found, notes=tuple(_notes(found, V_b, rounds == "auto", chains)))
+    return replace(found, notes=tuple(_notes(found, V_b, rounds == "auto", chains))), parts
 
 
-def measure(flat: FlatModel, parts: Parts, table: Shards) -> tuple[Probed, np.ndarray, np.ndarray]:
-    """Let all clients answer at probes from prior × q.
+class Measured(NamedTuple):
+    """What all clients answered at probes from prior × q."""
 
-    Gives also how parameters see whitened vectors, and the extremes of L'(H_s − Λ_s)L at the centre and
-    at two points two sds out.
-    """
-    factor, dtype = parts.dynamics.constants["factor"], parts.anchor.dtype
-    L = np.asarray(factor, float)
-    d, N = len(L), int(table.sizes.sum())
-    K = int(np.clip(2e9 / (N * d * L.shape[-1]), 4, 64))
-    z = np.random.default_rng(0).standard_normal((K, d))
-    z = np.concatenate([z[: K // 2], -z[: K // 2]])  # antithetic: means over probes are exact for what is linear
-    around = np.asarray(parts.centre, float)
+    points: np.ndarray  # (K, d): the probes
+    residual: np.ndarray  # (S, K, d), whitened: L'(∇log p(x_s|θ_k) − ∇log q_s(θ_k))
+    noise: np.ndarray  # (S, K, d): N_s² Var(w_i v_i), as each parameter sees it
+    leverage: np.ndarray  # (S,): N_s max_i w_i ‖L'v_i‖
+    low: np.ndarray  # (S,): extreme eigenvalues of L'(H_s − Λ_s)L at the centre and two points two sds out
+    high: np.ndarray
+    seen: np.ndarray  # (d, d): how parameters see whitened vectors
+
+
+def refine(flat: FlatModel, parts: Parts, table: Shards) -> tuple[Parts, Measured]:
+    """Measure; where surrogates at the mode disagree much, match moments instead and take what disagrees less."""
+    measured = measure(flat, parts, table)
+    V_b = _disagreement(measured, parts.probs)[0]
+    if parts.mode is None or V_b < MUCH:
+        return parts, measured
+    matched = match_moments(flat, parts.mode, table)
+    if matched is None:
+        return parts, measured
+    other = with_mode(flat, parts, table, matched)
+    again = measure(flat, other, table)
+    return (other, again) if _disagreement(again, other.probs)[0] < V_b else (parts, measured)
+
+
+def measure(flat: FlatModel, parts: Parts, table: Shards) -> Measured:
+    """Let all clients answer, with rows drawn evenly."""
+    dtype, factor = parts.anchor.dtype, _factor(parts)
+    L, around = np.asarray(factor, float), np.asarray(parts.centre, float)
+    K = int(np.clip(WORK / (table.sizes.sum() * L.size), 4, PROBES))
+    z = np.random.default_rng(0).standard_normal((K // 2, len(L)))
+    z = np.concatenate([z, -z])  # antithetic: means over probes are exact for what is linear
     points = around + (z * L if L.ndim == 1 else z @ L.T)
+    residual = residuals(flat, jnp.asarray(points, dtype), factor, parts.surrogates, table)
     far = np.concatenate([around[None], 2 * points[:2] - around])
-    answers = probe_all(
-        flat, parts.likelihood.name != plain.name, jnp.asarray(points, dtype), parts.anchor,
-        factor.astype(dtype), parts.surrogates, table.rows, jnp.asarray(table.starts),
-        jnp.asarray(table.sizes),
-    )  # fmt: skip
-    probed: Probed = jax.tree.map(lambda leaf: np.asarray(leaf, float), answers)
-    ends = np.stack([excess_curvatures(flat, jnp.asarray(t, dtype), factor.astype(dtype), parts.surrogates, table)
-                     for t in far])  # fmt: skip
-    ends = np.stack([ends[..., 0].min(0), ends[..., 1].max(0)], axis=-1)
+    ends = np.stack([excess_curvatures(flat, jnp.asarray(t, dtype), factor, parts.surrogates, table) for t in far])
+    seen = np.eye(len(L)) if L.ndim == 1 else L / np.linalg.norm(L, axis=1)[:, None]
+    found = Measured(
+        points, residual, *measure_noise(flat, parts, table, points), ends[..., 0].min(0), ends[..., 1].max(0), seen
+    )
     for s, name in enumerate(table.names):
-        if not all(np.isfinite(leaf[s]).all() for leaf in (*probed, ends)):
+        if not all(np.isfinite(leaf[s]).all() for leaf in found[1:6]):
             raise InputError(
                 f"{name}: gradients of the log-likelihood are not finite within two sds of the mean of prior × q; give"
                 " surrogates that fit better (fsgld.anchored at the mode), or a likelihood that is finite there"
             )
-    return probed, np.eye(d) if L.ndim == 1 else L / np.linalg.norm(L, axis=1, keepdims=True), ends
+    return found
+
+
+def measure_noise(
+    flat: FlatModel, parts: Parts, table: Shards, points: np.ndarray, lots: Lots | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Let all clients measure the noise of their mini-batches; gives `noise` and `leverage` of `Measured`."""
+    dtype, factor, N = parts.anchor.dtype, _factor(parts), table.sizes.astype(float)
+    weights = np.ones(len(jax.tree.leaves(table.rows)[0]), dtype) if lots is None else np.asarray(lots.weights)
+    weighted = Shards((table.rows, weights), table.starts, table.sizes, table.names)
+    few = _some_rows(weighted, int(WORK / (len(points) * factor.size)))
+    found = noise_all(
+        flat, _differences(parts), jnp.asarray(points, dtype), parts.anchor, factor, few.rows[0],
+        jnp.asarray(few.rows[1]), jnp.asarray(few.starts), jnp.asarray(few.sizes),
+    )  # fmt: skip
+    return np.asarray(found.variance, float) * (N**2)[:, None, None], np.asarray(found.leverage, float) * N
+
+
+def _factor(parts: Parts) -> jax.Array:
+    """Give L in the precision of the run."""
+    return parts.dynamics.constants["factor"].astype(parts.anchor.dtype)
+
+
+def _differences(parts: Parts) -> bool:
+    """Whether a row's part in the estimate is a difference to the anchor."""
+    return parts.likelihood.name != plain.name
+
+
+def choose_lots(
+    flat: FlatModel, parts: Parts, table: Shards, measured: Measured, how: str
+) -> tuple[Lots | None, Measured]:
+    """Draw rows by leverage if that is asked for, or if even ones are noisy and it more than halves the noise."""
+    V_m = _noise(measured, parts.probs)[0]
+    if how == "uniform" or (how == "auto" and V_m * LARGEST_STEP / (4 * NOISE) <= MOST_ROWS):
+        return None, measured
+    few = jnp.asarray(measured.points[:4], parts.anchor.dtype)
+    lots = by_leverage(flat, _differences(parts), few, parts.anchor, _factor(parts), table)
+    noise, leverage = measure_noise(flat, parts, table, measured.points, lots)
+    better = measured._replace(noise=noise, leverage=leverage)
+    if how == "auto" and _noise(better, parts.probs)[0] > V_m / 2:
+        return None, measured
+    return lots, better
+
+
+def _some_rows(table: Shards, most: int) -> Shards:
+    """Take evenly spaced rows of large clients, if all rows together would take too long; never fewer than 1000."""
+    if table.sizes.sum() <= most:
+        return table
+    each = max(most // len(table), 1000)
+    picks = [a + np.linspace(0, n - 1, min(n, each)).astype(int)
+             for a, n in zip(table.starts, table.sizes, strict=True)]  # fmt: skip
+    sizes = np.array([len(pick) for pick in picks], np.int32)
+    rows = jax.tree.map(lambda leaf: leaf[np.concatenate(picks)], table.rows)
+    return Shards(rows, (np.cumsum(sizes) - sizes).astype(np.int32), sizes, table.names)
 
 
 def check_langevin(flat: FlatModel, parts: Parts, table: Shards) -> list[str]:
@@ -221,16 +302,16 @@ def check_langevin(flat: FlatModel, parts: Parts, table: Shards) -> list[str]:
     ]
 
 
-def _noise(probed: Probed, f: np.ndarray) -> tuple[float, np.ndarray]:
+def _noise(measured: Measured, f: np.ndarray) -> tuple[float, np.ndarray]:
     """Give V_m for the parameter that sees most of it, and each client's part."""
-    parts = probed.noise.mean(1) / f[:, None]
+    parts = measured.noise.mean(1) / f[:, None]
     worst = int(np.argmax(parts.sum(0)))
     return float(parts.sum(0)[worst]), np.asarray(parts[:, worst])
 
 
-def _disagreement(probed: Probed, f: np.ndarray, seen: np.ndarray) -> tuple[float, np.ndarray]:
+def _disagreement(measured: Measured, f: np.ndarray) -> tuple[float, np.ndarray]:
     """Give V_b for the parameter that sees most of it, and each client's part."""
-    r = probed.residual @ seen.T  # (S, K, d)
+    r = measured.residual @ measured.seen.T  # (S, K, d)
     apart = r / f[:, None, None] - r.sum(0)[None]
     parts = (f[:, None, None] * apart**2).mean(1)
     worst = int(np.argmax(parts.sum(0)))
@@ -248,10 +329,10 @@ def _escape_times(low: np.ndarray, f: np.ndarray) -> np.ndarray:
     return np.where(low < 0, np.log(1 / f) / np.maximum(-low, 1e-30), np.inf)
 
 
-def _batch_size(V_m: float, table: Shards) -> int:
-    """Choose the smallest power of two from 32 to 256 with which noise does not ask for a smaller step."""
-    wanted = V_m * LARGEST_STEP / (4 * NOISE)
-    return int(2 ** np.clip(np.ceil(np.log2(max(wanted, 1.0))), 5, 8))
+def _batch_size(V_m: float, h: float) -> int:
+    """Choose the smallest power of two from 32 to 256 with which noise does not ask for a step smaller than h."""
+    wanted = V_m * h / (4 * NOISE)
+    return int(2 ** np.clip(np.ceil(np.log2(max(wanted, 1.0))), 5, np.log2(MOST_ROWS)))
 
 
 def _round_down(h: float) -> float:
@@ -260,16 +341,16 @@ def _round_down(h: float) -> float:
     return float(f"{np.floor(h / unit + 1e-9) * unit:.2g}")
 
 
-def _rounds(visit: float, chains: int) -> int:
-    """Choose the rounds so that all chains together run for TIME, each for a fiftieth of it at least."""
-    time = max(TIME / chains, TIME / 50)
-    return int(np.clip(np.ceil(time / visit), 50, MOST_ROUNDS))
+def _rounds(h: float, L: int, chains: int) -> int:
+    """Choose the rounds so that all chains together run for TIME, each for a fiftieth of it at least, within limits."""
+    wanted = np.ceil(max(TIME / chains, TIME / 50) / (h * L))
+    return int(np.clip(wanted, 50, min(MOST_ROUNDS, MOST_STEPS // L)))
 
 
-def _limit(probed: Probed, f: np.ndarray, m: int) -> float:
+def _limit(measured: Measured, f: np.ndarray, m: int) -> float:
     """Choose the length from which residuals are tamed: four times the longest that was seen, with its noise."""
-    residual = np.linalg.norm(probed.residual, axis=-1) / f[:, None]
-    noise = np.sqrt(probed.noise.sum(-1) / m) / f[:, None]
+    residual = np.linalg.norm(measured.residual, axis=-1) / f[:, None]
+    noise = np.sqrt(measured.noise.sum(-1) / m) / f[:, None]
     return float(4 * (residual + noise).max() + 4)
 
 
@@ -297,9 +378,10 @@ def _notes(p: Preflight, V_b: float, chose_rounds: bool, chains: int) -> list[st
             f"variances will be about {100 * p.inflation:.0f} % too large, most of it from {p.clients[s]}; use a"
             " smaller step size, a larger batch or fewer local steps"
         )
-    if chose_rounds and p.rounds == MOST_ROUNDS:
+    ess = p.rounds * visit * chains / 4
+    if chose_rounds and ess < TIME / 8:
         notes.append(
-            f"visits of {visit:.2g} time units are too short for {MOST_ROUNDS} rounds to give {TIME / 4:.0f} effective"
-            f" draws; expect about {MOST_ROUNDS * visit * chains / 4:.0f}. Fit better surrogates, or run longer"
+            f"visits of {visit:.2g} time units are short, because surrogates do not fit well; with {p.rounds} rounds"
+            f" expect about {ess:.0f} effective draws. Give fewer local steps if you gave many, or more rounds"
         )
     return notes

@@ -22,33 +22,38 @@ from fsgld.shards import Shards
 from fsgld.surrogates import Gaussian
 
 
-class Probed(NamedTuple):
-    """One client's answers, or those of all clients with a leading axis."""
+class Noise(NamedTuple):
+    """What mini-batches of one client add, or those of all clients with a leading axis."""
 
-    residual: Float[Array, "*S K d"]  # L'(∇log p(x_s|θ_k) − ∇log q_s(θ_k)), whitened
-    noise: Float[Array, "*S K d"]  # N_s² Var_i of what a row adds to the estimate, as each parameter sees it
-    leverage: Float[Array, "*S"]  # N_s max_i ‖L'v_i‖ over rows and probes
+    variance: Float[Array, "*S K d"]  # Var of w_i v_i for one row drawn, as each parameter sees it
+    leverage: Float[Array, "*S"]  # max_i w_i ‖L'v_i‖ over rows and probes
+
+
+def residuals(
+    flat: FlatModel, points: Float[Array, "K d"], factor: Array, surrogates: Gaussian, table: Shards
+) -> Float[np.ndarray, "S K d"]:
+    """Give L'(∇log p(x_s|θ_k) − ∇log q_s(θ_k)) for every client and probe."""
+
+    def missed(theta: Theta) -> Array:
+        return all_clients(flat, theta, table)[1] - jax.vmap(lambda q_s: q_s.grad_log(theta))(surrogates)
+
+    return np.asarray(whiten(factor, jnp.stack([missed(theta) for theta in points], axis=1)), float)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def probe_all(
-    flat: FlatModel, differences: bool, points: Float[Array, "K d"], anchor: Theta, factor: Array,
-    surrogates: Gaussian, rows: Row, starts: Array, sizes: Array,
-) -> Probed:  # fmt: skip
-    """Let all clients answer, one after the other."""
-
-    def client(one: tuple[Array, Array, Gaussian]) -> Probed:
-        start, size, q_s = one
-        return probe(flat, differences, points, anchor, factor, q_s, Shard(rows, start, size))
-
-    return jax.lax.map(client, (starts, sizes, surrogates))
+def noise_all(
+    flat: FlatModel, differences: bool, points: Float[Array, "K d"], anchor: Theta, factor: Array, rows: Row,
+    weights: Float[Array, " N"], starts: Array, sizes: Array,
+) -> Noise:  # fmt: skip
+    """Let all clients measure their noise, one after the other."""
+    client = lambda place: noise(flat, differences, points, anchor, factor, Shard((rows, weights), *place))  # noqa: E731
+    return jax.lax.map(client, (starts, sizes))
 
 
-def probe(
-    flat: FlatModel, differences: bool, points: Float[Array, "K d"], anchor: Theta, factor: Array,
-    q_s: Gaussian, shard: Shard,
-) -> Probed:  # fmt: skip
-    """Let one client answer.
+def noise(
+    flat: FlatModel, differences: bool, points: Float[Array, "K d"], anchor: Theta, factor: Array, shard: Shard
+) -> Noise:
+    """Let one client measure its noise.
 
     Parameters
     ----------
@@ -59,27 +64,27 @@ def probe(
         The probes θ_k.
     anchor, factor
         The control variate's a, and L (a matrix, or a vector if M is diagonal).
+    shard
+        The client's rows, with the weight of each: 1, or 1/(N_s p_i) if it is drawn with probability p_i.
     """
     seen = _seen_by_parameters(factor)
-    N = jnp.asarray(shard.size, anchor.dtype)
 
-    def at(theta: Theta) -> tuple[Array, Array, Array]:
-        def part(rows: Row, w: Array) -> tuple[Array, Array, Array, Array]:
-            G, w = _row_gradients(flat, theta, rows), w.astype(theta.dtype)
-            v = G - _row_gradients(flat, anchor, rows) if differences else G
-            c = seen(v)
-            return w @ G, w @ c, w @ c**2, jnp.max(w * jnp.linalg.norm(_whiten(factor, v), axis=-1))
+    def at(theta: Theta) -> tuple[Array, Array]:
+        def part(block: tuple[Row, Array], inside: Array) -> tuple[Array, Array, Array]:
+            rows, weights = block
+            v, inside = row_parts(flat, differences, theta, anchor, rows), inside.astype(theta.dtype)
+            c, lengths = seen(v), jnp.linalg.norm(whiten(factor, v), axis=-1)
+            return inside @ c, (inside * weights) @ c**2, jnp.max(inside * weights * lengths)
 
         def add(a: tuple, b: tuple) -> tuple:
-            return *map(jnp.add, a[:3], b[:3]), jnp.maximum(a[3], b[3])
+            return a[0] + b[0], a[1] + b[1], jnp.maximum(a[2], b[2])
 
-        total, first, second, longest = sum_over_rows(part, shard, add)
-        residual = _whiten(factor, total - q_s.grad_log(theta))
-        return residual, jnp.maximum(N * second - first**2, 0.0), N * longest
+        first, second, longest = sum_over_rows(part, shard, add)
+        n = jnp.asarray(shard.size, theta.dtype)
+        return jnp.maximum(second / n - (first / n) ** 2, 0.0), longest
 
-    residual, noise, leverage = jax.lax.map(at, points)
-
-    return Probed(residual, noise, leverage.max())
+    variance, leverage = jax.lax.map(at, points)
+    return Noise(variance, leverage.max())
 
 
 def excess_curvatures(
@@ -107,7 +112,7 @@ def _excess_by_products(
 
         def apply(w: Theta) -> Theta:
             v = _unwhiten(factor, w)
-            return _whiten(factor, -jax.jvp(slope, (theta,), (v,))[1] - _times(q_s, v))
+            return whiten(factor, -jax.jvp(slope, (theta,), (v,))[1] - _times(q_s, v))
 
         return extreme_eigenvalues(apply, len(theta), theta.dtype)
 
@@ -153,13 +158,13 @@ def extreme_eigenvalues(
     return jnp.linalg.eigvalsh(T)[jnp.array([0, -1])]
 
 
-def _row_gradients(flat: FlatModel, theta: Theta, rows: Row) -> Float[Array, "n d"]:
-    """Evaluate ∇log p(x_i | θ) for every row."""
-    one = jax.grad(lambda t, row: flat.likelihood(flat.unravel(t), row))
-    return jax.vmap(one, in_axes=(None, 0))(theta, rows)
+def row_parts(flat: FlatModel, differences: bool, theta: Theta, anchor: Theta, rows: Row) -> Float[Array, "n d"]:
+    """Evaluate what every row adds: v_i = ∇log p(x_i|θ), less ∇log p(x_i|a) if differences are taken."""
+    one = jax.vmap(jax.grad(lambda t, row: flat.likelihood(flat.unravel(t), row)), in_axes=(None, 0))
+    return one(theta, rows) - one(anchor, rows) if differences else one(theta, rows)
 
 
-def _whiten(factor: Array, g: Array) -> Array:
+def whiten(factor: Array, g: Array) -> Array:
     """Evaluate L'g."""
     return g * jnp.broadcast_to(factor, g.shape) if factor.ndim == 1 else g @ factor
 
@@ -172,6 +177,6 @@ def _unwhiten(factor: Array, w: Array) -> Array:
 def _seen_by_parameters(factor: Array) -> Callable[[Array], Array]:
     """Give the map from a gradient g to (Mg)_j/√M_jj."""
     if factor.ndim == 1:
-        return lambda g: _whiten(factor, g)
+        return lambda g: whiten(factor, g)
     rows = factor / jnp.linalg.norm(factor, axis=1, keepdims=True)
     return lambda g: (g @ factor) @ rows.T

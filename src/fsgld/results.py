@@ -88,7 +88,8 @@ class Result:
         """Say in words what went wrong; empty if nothing did."""
         lines = [f"{status}; use a smaller step_size, or other surrogates"
                  for status in self.status if status.diverged]  # fmt: skip
-        never = set(range(len(self.clients))) - set(np.unique(self.visited).tolist())
+        gone = {s for s, away in enumerate(self.settings.get("away", [])) if away == 1}
+        never = set(range(len(self.clients))) - set(np.unique(self.visited).tolist()) - gone
         if never:
             names = ", ".join(self.clients[s] for s in sorted(never)[:5])
             more = f" and {len(never) - 5} more" if len(never) > 5 else ""

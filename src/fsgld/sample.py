@@ -50,6 +50,7 @@ def sample(
     rounds: int | str = "auto",
     chains: int = 4,
     probs: str | Sequence[float] | np.ndarray | None = "auto",
+    mini_batches: str = "auto",
     alpha: float = 1.0,
     thin: int | None = None,
     burn_in: int | float = 0.1,
@@ -89,6 +90,9 @@ def sample(
     probs
         Selection probabilities f_s, positive, summing to 1; None for equal ones; "auto" for each client's share of
         the information about the parameters, where surrogates have a curvature, else equal ones.
+    mini_batches
+        "uniform": all rows of a client are equally likely; "leverage": rows that matter more are drawn more often and
+        weighted less (`fsgld.lots`); "auto": the latter where the pre-flight finds the noise of the former too large.
     alpha
         Scales the conducive gradient (Remark 1 of the paper).
     thin
@@ -128,7 +132,7 @@ def sample(
     given = dynamics if dynamics is not None or isinstance(step_size, str) else whitened(step_size)
     parts = choose_parts(model, flat, theta, table, surrogates, given, likelihood, probs)
     sizes = {"step_size": step_size, "batch_size": batch_size, "local_steps": local_steps, "rounds": rounds}
-    checked, parts = _check_first(flat, parts, table, chains, sizes, chosen=dynamics is None)
+    checked, parts = _check_first(flat, parts, table, chains, sizes, mini_batches, chosen=dynamics is None)
     if checked:
         sizes = {name: getattr(checked, name) for name in sizes}
     m, T, R = (int(usual if sizes[name] == "auto" else sizes[name]) for name, usual in USUAL.items())
@@ -142,14 +146,15 @@ def sample(
         table.rows, jnp.asarray(table.starts), jnp.asarray(table.sizes), jnp.asarray(parts.probs, theta.dtype),
         Table(parts.surrogates, parts.surrogates.total(), make_memos(parts.likelihood, flat, parts.anchor, table)),
         jnp.asarray(alpha, theta.dtype),
-        everyone(parts.probs) if there is None else presence(parts.probs, there),
+        everyone(parts.probs) if there is None else presence(parts.probs, there), checked.lots if checked else None,
     )  # fmt: skip
     states = jax.vmap(parts.dynamics.init)(_starts(model, flat, theta, table, chains, root, parts))
     carried = Chain(states, _tables(refresh, federation.table, chains, len(theta)))
     settings = {
         "surrogates": parts.words, "dynamics": parts.dynamics.name, "step_size": str(parts.dynamics.schedule),
         "likelihood": parts.likelihood.name, "batch_size": m, "local_steps": T, "rounds": most, "chains": chains,
-        "probs": [float(p) for p in parts.probs], "alpha": float(alpha), "thin": keep.thin, "burn_in": keep.burn_in,
+        "probs": [float(p) for p in parts.probs], "alpha": float(alpha),
+        "mini_batches": checked.mini_batches if checked else "uniform", "thin": keep.thin, "burn_in": keep.burn_in,
         "refresh": refresh, "until": None if until is None else [float(x) for x in until], "seed": int(seed),
         "engine": engine, "dtype": str(theta.dtype), "rows": [int(n) for n in table.sizes],
     }  # fmt: skip
@@ -172,10 +177,12 @@ USUAL = {"batch_size": 32, "local_steps": 20, "rounds": 1000}  # where the pre-f
 
 
 def _check_first(
-    flat: FlatModel, parts: Parts, table: Shards, chains: int, sizes: dict[str, Any], chosen: bool
+    flat: FlatModel, parts: Parts, table: Shards, chains: int, sizes: dict[str, Any], mini_batches: str, chosen: bool
 ) -> tuple[Preflight | None, Parts]:
     """Run the pre-flight where it applies; where it chooses the dynamics, give them their step size and tame them."""
     dynamics = parts.dynamics
+    if mini_batches == "leverage" and (parts.approximation is None or dynamics.name != "whitened"):
+        raise InputError('mini_batches="leverage" needs whitened dynamics and surrogates with a curvature')
     if parts.approximation is None or dynamics.name not in ("whitened", "langevin"):
         return None, parts
     if dynamics.name == "langevin":
@@ -184,11 +191,12 @@ def _check_first(
         return None, parts
     if not chosen:
         sizes = sizes | {"step_size": float(dynamics.schedule(jnp.zeros((), jnp.int32)))}
-    found = look(flat, parts, table, chains, **sizes)
+        mini_batches = "uniform" if mini_batches == "auto" else mini_batches
+    found, parts = look(flat, parts, table, chains, **sizes, mini_batches=mini_batches)
     for line in found.notes:
         warnings.warn(line, stacklevel=3)
     if chosen:
-        tamed = whitened(found.step_size).with_factor(dynamics).tamed(parts.centre, found.limit)
+        tamed = whitened(found.step_size).with_factor(parts.dynamics).tamed(parts.centre, found.limit)
         parts = parts._replace(dynamics=tamed)
     return found, parts
 

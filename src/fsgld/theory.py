@@ -156,7 +156,7 @@ def _exact(
             jax.tree.map(lambda leaf: leaf[None], row),
             jax.tree.map(lambda leaf: leaf[s], federation.table.memos),
         )
-        return likelihood.gradient(flat, theta, batch, N[s], likelihood.offset(flat, memo, batch, N[s]))
+        return likelihood.gradient(flat, theta, batch, N[s], likelihood.offset(flat, memo, batch, N[s], None))
 
     def spread(block: tuple[Row, Array], w: Array) -> Array:
         centred = jax.vmap(estimate)(*block) - G[block[1]]

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 from fsgld import randomness
-from fsgld.algorithm import Client, Rules, conducive, reassign_chain
+from fsgld.algorithm import Client, Lots, Rules, conducive, reassign_chain
 from fsgld.derivatives import Shard
 from fsgld.dynamics import State
 from fsgld.model import Row
@@ -34,6 +34,7 @@ class Federation(NamedTuple):
     table: Table  # surrogates and memos; with refresh on visit every chain carries its own instead
     alpha: Float[Array, ""]
     presence: Presence
+    lots: Lots | None = None
 
     def client(self, s: Int[Array, ""] | int, table: Table | None, mass: Float[Array, ""]) -> Client:
         """Set up client s for a visit: form q − q_s/f_s once; f_s is renormalised on the clients present."""
@@ -41,7 +42,8 @@ class Federation(NamedTuple):
         f_s = self.probs[s] / mass.astype(self.probs.dtype)
         g = conducive(table.total, table.surrogates[s], f_s, self.alpha)
         memo = jax.tree.map(lambda leaf: leaf[s], table.memos)
-        return Client(self.rows, self.starts[s], self.sizes[s], f_s, g, memo)
+        lots = self.lots and self.lots._replace(start=self.lots.start[s], size=self.lots.size[s])
+        return Client(self.rows, self.starts[s], self.sizes[s], f_s, g, memo, lots)
 
     def shard(self, s: Int[Array, ""] | int) -> Shard:
         """Say where client s has its rows."""
