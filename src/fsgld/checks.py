@@ -34,8 +34,6 @@ def check_settings(given: dict[str, Any]) -> None:
         )
     if given["engine"] not in list(ENGINES):
         raise InputError(f"engine must be one of {sorted(ENGINES)}; got {brief(given['engine'])}")
-    if isinstance(given["surrogates"], str) and given["surrogates"] != "auto":
-        raise InputError(f'surrogates must be "auto", None or a list of fsgld.Gaussian; got {given["surrogates"]!r}')
     check_mini_batches(given["mini_batches"])
     check_kind("model", given["model"])
     for name in ("dynamics", "likelihood"):

@@ -47,7 +47,9 @@ def choose_parts(
 ) -> Parts:  # fmt: skip
     """Fill in the defaults: surrogates at the mode; with a curvature, whitened dynamics and control variates."""
     mode = None
-    if isinstance(surrogates, str):  # "auto", as checked
+    if isinstance(surrogates, str):
+        if surrogates != "auto":
+            raise InputError(f'surrogates must be "auto", None or a list of fsgld.Gaussian; got {surrogates!r}')
         check_auto(len(theta))
         mode = newton.find_mode(flat, theta, table)
     stack = mode.surrogates if mode else stack_surrogates(surrogates, table.names, theta)

@@ -59,7 +59,8 @@ class Preflight:
         Extreme eigenvalues of the whitened drift matrix B_s = I + L'(H_s − Λ_s)L/f_s over points up to
         two sds out; a negative one lets a chain drift away while it stays.
     noise, disagreement
-        The client's part in V_m and V_b, for the parameter that sees most of it.
+        The client's part in V_m and V_b, for the parameter that sees most of it (where clients err in the same
+        direction a part in V_b may be negative).
     leverage
         N_s/(f_s m) max_i ‖L'v_i‖: the most that one row can move the drift by.
     step_size, batch_size, local_steps, rounds, mini_batches
@@ -145,6 +146,8 @@ def preflight(
     check_given(given)
     check_whole(chains=chains)
     check_kind("model", model)
+    if likelihood is not None:
+        check_kind("likelihood", likelihood)
     table, theta = gather(shards), ravel_pytree(model.start())[0]
     flat = check_model(model, theta, table)
     check_finite_at(flat, theta, table, "the model's start (init)")
@@ -310,10 +313,9 @@ def _noise(measured: Measured, f: np.ndarray) -> tuple[float, np.ndarray]:
 
 
 def _disagreement(measured: Measured, f: np.ndarray) -> tuple[float, np.ndarray]:
-    """Give V_b for the parameter that sees most of it, and each client's part."""
+    """Give V_b for the parameter that sees most of it, and each client's part, r_s²/f_s − r_s Σ_t r_t."""
     r = measured.residual @ measured.seen.T  # (S, K, d)
-    apart = r / f[:, None, None] - r.sum(0)[None]
-    parts = (f[:, None, None] * apart**2).mean(1)
+    parts = (r * (r / f[:, None, None] - r.sum(0)[None])).mean(1)
     worst = int(np.argmax(parts.sum(0)))
     return float(parts.sum(0)[worst]), np.asarray(parts[:, worst])
 
@@ -325,8 +327,11 @@ def _longest_visit(V_b: float, low: np.ndarray, f: np.ndarray) -> float:
 
 
 def _escape_times(low: np.ndarray, f: np.ndarray) -> np.ndarray:
-    """Give the time log(1/f_s)/|λ_min(B_s)| within which other clients still bring a chain back, on average."""
-    return np.where(low < 0, np.log(1 / f) / np.maximum(-low, 1e-30), np.inf)
+    """Give the time log(1/f_s)/|λ_min(B_s)| within which other clients still bring a chain back, on average.
+
+    With one client alone B_s is the posterior's own curvature: what is negative there is no drift away.
+    """
+    return np.where((low < 0) & (f < 1), np.log(1 / f) / np.maximum(-low, 1e-30), np.inf)
 
 
 def _batch_size(V_m: float, h: float) -> int:
@@ -362,8 +367,8 @@ def _notes(p: Preflight, V_b: float, chose_rounds: bool, chains: int) -> list[st
         s = int(np.argmin(escape)) if visit > escape.min() else int(np.argmax(p.disagreement))
         most = int(_longest_visit(V_b, p.low, p.probs) / p.step_size)
         notes.append(
-            f"{p.clients[s]}: {p.local_steps} local steps of {p.step_size:.2g} are too long a visit; its surrogate is"
-            " off by more than the other clients can correct. Use "
+            f"{p.clients[s]}: a visit of {p.local_steps} × {p.step_size:.2g} (local steps × step size) is too long; its"
+            " surrogate is off by more than the other clients can correct. Use "
             + (f"at most {most} local steps, or a smaller step size" if most else "a smaller step size")
         )
     if -np.expm1(-p.step_size / 2) * p.high.max() > 1:  # 2 is the end of stability

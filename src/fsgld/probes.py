@@ -94,8 +94,9 @@ def excess_curvatures(
     if surrogates.kind == "dense":
         L = np.asarray(factor, float) if factor.ndim == 2 else np.diag(np.asarray(factor, float))
         H = np.asarray(all_clients(flat, theta, table, "dense")[2], float)
-        values = np.linalg.eigvalsh(L.T @ (H - np.asarray(surrogates.precision, float)) @ L)
-        return values[:, [0, -1]]
+        excess = L.T @ (H - np.asarray(surrogates.precision, float)) @ L
+        finite = np.isfinite(excess).all((1, 2), keepdims=True)
+        return np.where(finite[:, 0], np.linalg.eigvalsh(np.where(finite, excess, 0.0))[:, [0, -1]], np.nan)
     places = jnp.asarray(table.starts), jnp.asarray(table.sizes)
     return np.asarray(_excess_by_products(flat, theta, factor, surrogates, table.rows, *places), float)
 
