@@ -42,7 +42,7 @@ PROBES = 64  # at most
 WORK = 2e9  # multiplications that the measuring of noise may take, about
 LONGEST_VISIT = 2.0  # in time units; the chain forgets with e^{−t/2}
 MOST_LOCAL_STEPS = 500
-TIME = 10_000.0  # time units over all chains; a draw is worth one in four
+TIME = 15_000.0  # time units over all chains; a draw is worth one in four
 MOST_ROUNDS = 2_000_000
 MOST_STEPS = 10_000_000  # of a chain
 
@@ -157,10 +157,10 @@ def preflight(
 
 def look(
     flat: FlatModel, parts: Parts, table: Shards, chains: int, *, step_size: float | str, batch_size: int | str,
-    local_steps: int | str, rounds: int | str, mini_batches: str,
+    local_steps: int | str, rounds: int | str, mini_batches: str, chosen: bool = True,
 ) -> tuple[Preflight, Parts]:  # fmt: skip
     """Measure and choose; surrogates may be refined on the way, if they are "auto"."""
-    parts, measured = refine(flat, parts, table)
+    parts, measured = refine(flat, parts, table) if chosen else (parts, measure(flat, parts, table))
     f = parts.probs
     lots, measured = choose_lots(flat, parts, table, measured, mini_batches)
     V_m, noise = _noise(measured, f)

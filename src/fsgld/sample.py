@@ -192,7 +192,7 @@ def _check_first(
     if not chosen:
         sizes = sizes | {"step_size": float(dynamics.schedule(jnp.zeros((), jnp.int32)))}
         mini_batches = "uniform" if mini_batches == "auto" else mini_batches
-    found, parts = look(flat, parts, table, chains, **sizes, mini_batches=mini_batches)
+    found, parts = look(flat, parts, table, chains, **sizes, mini_batches=mini_batches, chosen=chosen)
     for line in found.notes:
         warnings.warn(line, stacklevel=3)
     if chosen:
