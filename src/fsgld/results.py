@@ -96,9 +96,9 @@ class Result:
             lines.append(
                 f"never visited: {names}{more}; what is known of their data is in surrogates only. Run more rounds"
             )
-        return lines + self._absences() + self._doubts()
+        return lines + self._doubts()
 
-    def _absences(self) -> list[str]:
+    def absences(self) -> list[str]:
         """Say who was away, and how much of the posterior rests on surrogates."""
         away, kept = self.settings.get("away", []), self.settings.get("away_in_draws", [])
         shares = self.settings.get("shares", [float("nan")] * len(self.clients))
@@ -145,7 +145,7 @@ class Result:
             raise InputError(f"interval must lie strictly between 0 and 1; got {interval!r}")
         names, draws = self.flat_draws()
         whole = draws[[not status.diverged for status in self.status]].astype(float)
-        notes = self.problems()
+        notes = self.problems() + self.absences()
         if not len(whole):
             notes.insert(0, "no chain ran to the end: there is nothing to summarise")
             return Summary(names, {"mean": np.full(len(names), np.nan)}, tuple(notes))
