@@ -139,12 +139,16 @@ def test_khat_is_of_the_ratio_of_posterior_and_gaussian():
     assert found.khat == pytest.approx(float(arviz.psislw(log_ratio)[1]), abs=1e-6)
 
 
-def test_a_skewed_posterior_and_one_with_heavy_tails_have_their_verdicts():
-    """Ten parameters with a Cauchy posterior each: no draw of the Gaussian comes from most of the mass."""
+def test_a_skewed_posterior_has_its_verdict():
     _, found = skewed()
     assert found.khat < 0.7
     assert "not quite Gaussian (the mean of a is" in found.verdict
     assert "use the weighted columns, or fsgld.sample" in found.verdict
+
+
+@pytest.mark.slow
+def test_a_posterior_with_heavy_tails_has_its_verdict():
+    """Ten parameters with a Cauchy posterior each: no draw of the Gaussian comes from most of the mass."""
     tails = fsgld.Model(lambda p: 0.0 * jnp.sum(p), lambda p, x: -jnp.sum(jnp.log1p((x - p) ** 2)), jnp.zeros(10))
     found = fsgld.approximate(tails, [np.full((1, 10), 0.1)])
     assert found.khat > 0.7
@@ -207,6 +211,7 @@ def test_an_indefinite_local_curvature_is_no_matter():
     assert 2 <= found.sweeps <= 10
 
 
+@pytest.mark.slow
 def test_single_precision_gives_the_same_answer():
     shards = columns()
     low = fsgld.Model(PROPER.log_prior, PROPER.log_likelihood, {"w": jnp.zeros(4, jnp.float32)})
