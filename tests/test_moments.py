@@ -11,6 +11,7 @@ import fsgld
 from fsgld import newton
 from fsgld.checks import check_model
 from fsgld.dynamics import whitened
+from fsgld.measure import disagreement, measure
 from fsgld.parts import choose_parts, with_mode
 from fsgld.shards import gather
 from problems import regression
@@ -68,7 +69,7 @@ def test_clients_disagree_less_than_with_expansions_at_the_mode():
     flat, table, mode = find(model, shards)
     parts = choose_parts(model, flat, mode.theta, table, "auto", whitened(), None, None)
     other = with_mode(flat, parts, table, newton.match_moments(flat, mode, table))
-    measured = [preflight._disagreement(preflight.measure(flat, p, table), p.probs)[0] for p in (parts, other)]
+    measured = [disagreement(measure(flat, p, table), p.probs)[0] for p in (parts, other)]
     assert measured[1] < 0.7 * measured[0]
     assert "moments matched" in other.words
 

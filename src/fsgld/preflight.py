@@ -14,9 +14,8 @@ they are small; they grow in the tails, so the choices below leave room.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
@@ -24,13 +23,14 @@ from jax.flatten_util import ravel_pytree
 from fsgld.algorithm import Lots
 from fsgld.checks import check_finite_at, check_given, check_kind, check_mini_batches, check_model
 from fsgld.dynamics import whitened
-from fsgld.errors import InputError, check_whole
-from fsgld.likelihood import Likelihood, plain
+from fsgld.errors import check_whole
+from fsgld.likelihood import Likelihood
 from fsgld.lots import by_leverage
+from fsgld.measure import Measured, disagreement, factor_of, measure, measure_noise, mini_batch_noise, takes_differences
 from fsgld.model import FlatModel, Model
 from fsgld.newton import match_moments
 from fsgld.parts import Parts, choose_parts, with_mode
-from fsgld.probes import excess_curvatures, noise_all, residuals
+from fsgld.probes import excess_curvatures
 from fsgld.shards import Data, Shards, gather
 
 NOISE = 0.02  # the variance that mini-batches may add, relative to the posterior's
@@ -38,8 +38,6 @@ TRAVEL = 0.005  # and what the clients' disagreement may add; their residuals ha
 MUCH = 1.0  # disagreement from which better surrogates are worth their cost
 LARGEST_STEP = 0.1
 MOST_ROWS = 256  # of a mini-batch
-PROBES = 64  # at most
-WORK = 2e9  # multiplications that the measuring of noise may take, about
 LONGEST_VISIT = 2.0  # in time units; the chain forgets with e^{−t/2}
 MOST_LOCAL_STEPS = 500
 TIME = 15_000.0  # time units over all chains; a draw is worth one in four
@@ -163,8 +161,8 @@ def look(
     parts, measured = refine(flat, parts, table) if chosen else (parts, measure(flat, parts, table))
     f = parts.probs
     lots, measured = choose_lots(flat, parts, table, measured, mini_batches)
-    V_m, noise = _noise(measured, f)
-    V_b, disagreement = _disagreement(measured, f)
+    V_m, noise = mini_batch_noise(measured, f)
+    V_b, apart = disagreement(measured, f)
     low, high = 1 + measured.low / f, 1 + measured.high / f
 
     longest = _longest_visit(V_b, low, f)
@@ -179,28 +177,16 @@ def look(
     shares = parts.shares if parts.shares is not None else np.full(len(f), np.nan)
     leverage = measured.leverage / (f * m)
     found = Preflight(
-        table.names, np.asarray(table.sizes), f, shares, low, high, noise, disagreement, leverage,
+        table.names, np.asarray(table.sizes), f, shares, low, high, noise, apart, leverage,
         h, m, L, R, "uniform" if lots is None else "leverage", lots, limit, inflation, (),
     )  # fmt: skip
     return replace(found, notes=tuple(_notes(found, V_b, rounds == "auto", chains))), parts
 
 
-class Measured(NamedTuple):
-    """What all clients answered at probes from prior × q."""
-
-    points: np.ndarray  # (K, d): the probes
-    residual: np.ndarray  # (S, K, d), whitened: L'(∇log p(x_s|θ_k) − ∇log q_s(θ_k))
-    noise: np.ndarray  # (S, K, d): N_s² Var(w_i v_i), as each parameter sees it
-    leverage: np.ndarray  # (S,): N_s max_i w_i ‖L'v_i‖
-    low: np.ndarray  # (S,): extreme eigenvalues of L'(H_s − Λ_s)L at the centre and two points two sds out
-    high: np.ndarray
-    seen: np.ndarray  # (d, d): how parameters see whitened vectors
-
-
 def refine(flat: FlatModel, parts: Parts, table: Shards) -> tuple[Parts, Measured]:
     """Measure; where surrogates at the mode disagree much, match moments instead and take what disagrees less."""
     measured = measure(flat, parts, table)
-    V_b = _disagreement(measured, parts.probs)[0]
+    V_b = disagreement(measured, parts.probs)[0]
     if parts.mode is None or V_b < MUCH:
         return parts, measured
     matched = match_moments(flat, parts.mode, table)
@@ -208,84 +194,23 @@ def refine(flat: FlatModel, parts: Parts, table: Shards) -> tuple[Parts, Measure
         return parts, measured
     other = with_mode(flat, parts, table, matched)
     again = measure(flat, other, table)
-    return (other, again) if _disagreement(again, other.probs)[0] < V_b else (parts, measured)
-
-
-def measure(flat: FlatModel, parts: Parts, table: Shards) -> Measured:
-    """Let all clients answer, with rows drawn evenly."""
-    dtype, factor = parts.anchor.dtype, _factor(parts)
-    L, around = np.asarray(factor, float), np.asarray(parts.centre, float)
-    K = int(np.clip(WORK / (table.sizes.sum() * L.size), 4, PROBES))
-    z = np.random.default_rng(0).standard_normal((K // 2, len(L)))
-    z = np.concatenate([z, -z])  # antithetic: means over probes are exact for what is linear
-    points = around + (z * L if L.ndim == 1 else z @ L.T)
-    residual = residuals(flat, jnp.asarray(points, dtype), factor, parts.surrogates, table)
-    far = np.concatenate([around[None], 2 * points[:2] - around])
-    ends = np.stack([excess_curvatures(flat, jnp.asarray(t, dtype), factor, parts.surrogates, table) for t in far])
-    seen = np.eye(len(L)) if L.ndim == 1 else L / np.linalg.norm(L, axis=1)[:, None]
-    found = Measured(
-        points, residual, *measure_noise(flat, parts, table, points), ends[..., 0].min(0), ends[..., 1].max(0), seen
-    )
-    for s, name in enumerate(table.names):
-        if not all(np.isfinite(leaf[s]).all() for leaf in found[1:6]):
-            raise InputError(
-                f"{name}: gradients of the log-likelihood are not finite within two sds of the mean of prior × q; give"
-                " surrogates that fit better (fsgld.anchored at the mode), or a likelihood that is finite there"
-            )
-    return found
-
-
-def measure_noise(
-    flat: FlatModel, parts: Parts, table: Shards, points: np.ndarray, lots: Lots | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Let all clients measure the noise of their mini-batches; gives `noise` and `leverage` of `Measured`."""
-    dtype, factor, N = parts.anchor.dtype, _factor(parts), table.sizes.astype(float)
-    weights = np.ones(len(jax.tree.leaves(table.rows)[0]), dtype) if lots is None else np.asarray(lots.weights)
-    weighted = Shards((table.rows, weights), table.starts, table.sizes, table.names)
-    few = _some_rows(weighted, int(WORK / (len(points) * factor.size)))
-    found = noise_all(
-        flat, _differences(parts), jnp.asarray(points, dtype), parts.anchor, factor, few.rows[0],
-        jnp.asarray(few.rows[1]), jnp.asarray(few.starts), jnp.asarray(few.sizes),
-    )  # fmt: skip
-    return np.asarray(found.variance, float) * (N**2)[:, None, None], np.asarray(found.leverage, float) * N
-
-
-def _factor(parts: Parts) -> jax.Array:
-    """Give L in the precision of the run."""
-    return parts.dynamics.constants["factor"].astype(parts.anchor.dtype)
-
-
-def _differences(parts: Parts) -> bool:
-    """Whether a row's part in the estimate is a difference to the anchor."""
-    return parts.likelihood.name != plain.name
+    return (other, again) if disagreement(again, other.probs)[0] < V_b else (parts, measured)
 
 
 def choose_lots(
     flat: FlatModel, parts: Parts, table: Shards, measured: Measured, how: str
 ) -> tuple[Lots | None, Measured]:
     """Draw rows by leverage if that is asked for, or if even ones are noisy and it more than halves the noise."""
-    V_m = _noise(measured, parts.probs)[0]
+    V_m = mini_batch_noise(measured, parts.probs)[0]
     if how == "uniform" or (how == "auto" and V_m * LARGEST_STEP / (4 * NOISE) <= MOST_ROWS):
         return None, measured
     few = jnp.asarray(measured.points[:4], parts.anchor.dtype)
-    lots = by_leverage(flat, _differences(parts), few, parts.anchor, _factor(parts), table)
+    lots = by_leverage(flat, takes_differences(parts), few, parts.anchor, factor_of(parts), table)
     noise, leverage = measure_noise(flat, parts, table, measured.points, lots)
     better = measured._replace(noise=noise, leverage=leverage)
-    if how == "auto" and _noise(better, parts.probs)[0] > V_m / 2:
+    if how == "auto" and mini_batch_noise(better, parts.probs)[0] > V_m / 2:
         return None, measured
     return lots, better
-
-
-def _some_rows(table: Shards, most: int) -> Shards:
-    """Take evenly spaced rows of large clients, if all rows together would take too long; never fewer than 1000."""
-    if table.sizes.sum() <= most:
-        return table
-    each = max(most // len(table), 1000)
-    picks = [a + np.linspace(0, n - 1, min(n, each)).astype(int)
-             for a, n in zip(table.starts, table.sizes, strict=True)]  # fmt: skip
-    sizes = np.array([len(pick) for pick in picks], np.int32)
-    rows = jax.tree.map(lambda leaf: leaf[np.concatenate(picks)], table.rows)
-    return Shards(rows, (np.cumsum(sizes) - sizes).astype(np.int32), sizes, table.names)
 
 
 def check_langevin(flat: FlatModel, parts: Parts, table: Shards) -> list[str]:
@@ -303,21 +228,6 @@ def check_langevin(flat: FlatModel, parts: Parts, table: Shards) -> list[str]:
         f"{table.names[s]}: step size {h:.3g} may be unstable there (h λ is up to {h * high[s]:.3g} and should stay"
         f" below 4); use at most {1 / high[s]:.2g}, or the default dynamics, which choose for themselves"
     ]
-
-
-def _noise(measured: Measured, f: np.ndarray) -> tuple[float, np.ndarray]:
-    """Give V_m for the parameter that sees most of it, and each client's part."""
-    parts = measured.noise.mean(1) / f[:, None]
-    worst = int(np.argmax(parts.sum(0)))
-    return float(parts.sum(0)[worst]), np.asarray(parts[:, worst])
-
-
-def _disagreement(measured: Measured, f: np.ndarray) -> tuple[float, np.ndarray]:
-    """Give V_b for the parameter that sees most of it, and each client's part, r_s²/f_s − r_s Σ_t r_t."""
-    r = measured.residual @ measured.seen.T  # (S, K, d)
-    parts = (r * (r / f[:, None, None] - r.sum(0)[None])).mean(1)
-    worst = int(np.argmax(parts.sum(0)))
-    return float(parts.sum(0)[worst]), np.asarray(parts[:, worst])
 
 
 def _longest_visit(V_b: float, low: np.ndarray, f: np.ndarray) -> float:

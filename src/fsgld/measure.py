@@ -1,0 +1,108 @@
+"""What the pre-flight knows: all clients' answers at probes from prior × q, and what follows for the chain's law."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fsgld.algorithm import Lots
+from fsgld.errors import InputError
+from fsgld.likelihood import plain
+from fsgld.model import FlatModel
+from fsgld.parts import Parts
+from fsgld.probes import excess_curvatures, noise_all, residuals
+from fsgld.shards import Shards
+
+PROBES = 64  # at most
+WORK = 2e9  # multiplications that one pass of measuring may take, about; five times that for the rows of large clients
+
+
+class Measured(NamedTuple):
+    """What all clients answered at probes from prior × q."""
+
+    points: np.ndarray  # (K, d): the probes
+    residual: np.ndarray  # (S, K, d), whitened: L'(∇log p(x_s|θ_k) − ∇log q_s(θ_k))
+    noise: np.ndarray  # (S, K, d): N_s² Var(w_i v_i), as each parameter sees it
+    leverage: np.ndarray  # (S,): N_s max_i w_i ‖L'v_i‖
+    low: np.ndarray  # (S,): extreme eigenvalues of L'(H_s − Λ_s)L at the centre and two points two sds out
+    high: np.ndarray
+    seen: np.ndarray  # (d, d): how parameters see whitened vectors
+
+
+def measure(flat: FlatModel, parts: Parts, table: Shards) -> Measured:
+    """Let all clients answer, with rows drawn evenly."""
+    dtype, factor = parts.anchor.dtype, factor_of(parts)
+    L, around = np.asarray(factor, float), np.asarray(parts.centre, float)
+    K = int(np.clip(WORK / (table.sizes.sum() * L.size), 4, PROBES))
+    z = np.random.default_rng(0).standard_normal((K // 2, len(L)))
+    z = np.concatenate([z, -z])  # antithetic: means over probes are exact for what is linear
+    points = around + (z * L if L.ndim == 1 else z @ L.T)
+    residual = residuals(flat, jnp.asarray(points, dtype), factor, parts.surrogates, table)
+    far = np.concatenate([around[None], 2 * points[:2] - around])
+    ends = np.stack([excess_curvatures(flat, jnp.asarray(t, dtype), factor, parts.surrogates, table) for t in far])
+    seen = np.eye(len(L)) if L.ndim == 1 else L / np.linalg.norm(L, axis=1)[:, None]
+    found = Measured(
+        points, residual, *measure_noise(flat, parts, table, points), ends[..., 0].min(0), ends[..., 1].max(0), seen
+    )
+    for s, name in enumerate(table.names):
+        if not all(np.isfinite(leaf[s]).all() for leaf in found[1:6]):
+            raise InputError(
+                f"{name}: gradients of the log-likelihood are not finite within two sds of the mean of prior × q; give"
+                " surrogates that fit better (fsgld.anchored at the mode), or a likelihood that is finite there"
+            )
+    return found
+
+
+def measure_noise(
+    flat: FlatModel, parts: Parts, table: Shards, points: np.ndarray, lots: Lots | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Let all clients measure the noise of their mini-batches; gives `noise` and `leverage` of `Measured`."""
+    dtype, factor, N = parts.anchor.dtype, factor_of(parts), table.sizes.astype(float)
+    weights = np.ones(len(jax.tree.leaves(table.rows)[0]), dtype) if lots is None else np.asarray(lots.weights)
+    weighted = Shards((table.rows, weights), table.starts, table.sizes, table.names)
+    few = _some_rows(weighted, int(5 * WORK / (len(points) * factor.size)))
+    found = noise_all(
+        flat, takes_differences(parts), jnp.asarray(points, dtype), parts.anchor, factor, few.rows[0],
+        jnp.asarray(few.rows[1]), jnp.asarray(few.starts), jnp.asarray(few.sizes),
+    )  # fmt: skip
+    return np.asarray(found.variance, float) * (N**2)[:, None, None], np.asarray(found.leverage, float) * N
+
+
+def factor_of(parts: Parts) -> jax.Array:
+    """Give L in the precision of the run."""
+    return parts.dynamics.constants["factor"].astype(parts.anchor.dtype)
+
+
+def takes_differences(parts: Parts) -> bool:
+    """Whether a row's part in the estimate is a difference to the anchor."""
+    return parts.likelihood.name != plain.name
+
+
+def _some_rows(table: Shards, most: int) -> Shards:
+    """Take evenly spaced rows of large clients, if all rows together would take too long; never fewer than 1000."""
+    if table.sizes.sum() <= most:
+        return table
+    each = max(most // len(table), 1000)
+    picks = [a + np.linspace(0, n - 1, min(n, each)).astype(int)
+             for a, n in zip(table.starts, table.sizes, strict=True)]  # fmt: skip
+    sizes = np.array([len(pick) for pick in picks], np.int32)
+    rows = jax.tree.map(lambda leaf: leaf[np.concatenate(picks)], table.rows)
+    return Shards(rows, (np.cumsum(sizes) - sizes).astype(np.int32), sizes, table.names)
+
+
+def mini_batch_noise(measured: Measured, f: np.ndarray) -> tuple[float, np.ndarray]:
+    """Give V_m for the parameter that sees most of it, and each client's part."""
+    parts = measured.noise.mean(1) / f[:, None]
+    worst = int(np.argmax(parts.sum(0)))
+    return float(parts.sum(0)[worst]), np.asarray(parts[:, worst])
+
+
+def disagreement(measured: Measured, f: np.ndarray) -> tuple[float, np.ndarray]:
+    """Give V_b for the parameter that sees most of it, and each client's part, r_s²/f_s − r_s Σ_t r_t."""
+    r = measured.residual @ measured.seen.T  # (S, K, d)
+    parts = (r * (r / f[:, None, None] - r.sum(0)[None])).mean(1)
+    worst = int(np.argmax(parts.sum(0)))
+    return float(parts.sum(0)[worst]), np.asarray(parts[:, worst])
