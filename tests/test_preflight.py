@@ -86,7 +86,7 @@ def test_noise_and_disagreement_are_the_variances_of_theory(slot, monkeypatch):
 
     At m = 1 and m = 2 the two parts can be told apart. Probes are few here, as theory takes its time.
     """
-    monkeypatch.setattr(sys.modules["fsgld.preflight"], "PROBES", 6)
+    monkeypatch.setattr(sys.modules["fsgld.measure"], "PROBES", 6)
     surrogates, anchor = scaled(0.9, 1.2, 0.8), jnp.array([0.1, -0.4, 0.2])
     likelihood = fsgld.plain if slot == "plain" else fsgld.control_variate.at(anchor)
     found = preflight(surrogates, likelihood=likelihood, probs=F, mini_batches="uniform")
@@ -162,10 +162,10 @@ def rotated(values, seed=0):
 @pytest.mark.parametrize(
     "values",
     [
-        [2.0], [1.0, 5.0, 2.0, 3.0, 4.0, 0.5], [3.0] * 6, [0.0] * 6, [-1.0, -1.0, -1.0, 7.0, 7.0, 7.0],
+        [1.0, 5.0, 2.0, 3.0, 4.0, 0.5], [3.0] * 6, [0.0] * 6, [-1.0, -1.0, -1.0, 7.0, 7.0, 7.0],
         [-5.0, -4.0, -1.0, -2.0, -3.0, -8.0], [1e-12, 1e12, 1.0, 2.0, 3.0, 4.0], np.linspace(-1, 1, 24),
     ],
-    ids=["one", "six", "multiple of I", "nought", "two values", "negative", "scales", "as many as iterations"],
+    ids=["six", "multiple of I", "nought", "two values", "negative", "scales", "as many as iterations"],
 )  # fmt: skip
 def test_lanczos_is_exact_up_to_its_number_of_iterations(values):
     A = rotated(values)
@@ -357,6 +357,7 @@ def test_sample_warns_of_unstable_langevin_steps_and_is_silent_for_stable_ones()
     run(0.9 * h)
 
 
+@pytest.mark.slow
 def test_a_run_that_meets_its_limit_says_so():
     """One client's surrogate lets the chain drift away: residuals are tamed, the chain stays, and the result tells."""
     with pytest.warns(UserWarning) as caught:
@@ -436,6 +437,7 @@ CAUCHY = fsgld.Model(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_one_client_alone_cannot_drift_away():
     """Its B is the posterior's own curvature, negative or not; no visit is too long for it."""
     found = fsgld.preflight(CAUCHY, [np.full((1, 4), 1.0)])
@@ -444,6 +446,7 @@ def test_one_client_alone_cannot_drift_away():
     assert found.notes == ()
 
 
+@pytest.mark.slow
 def test_gradients_that_are_no_numbers_nearby_are_refused_with_the_clients_name():
     with pytest.raises(fsgld.InputError, match=r"^ward: gradients of the log-likelihood are not finite within two sds"):
         fsgld.preflight(CAUCHY, {"ward": np.full((1, 4), -2.9)})

@@ -249,12 +249,15 @@ def test_the_result_says_who_was_away_and_what_rests_on_surrogates():
 
 
 def test_who_is_always_away_is_said_to_be_so_once():
-    """More rounds would not bring a visit, so none are asked for."""
-    result = run_while_away(exact(), away(2, slice(None)))
-    assert (result.visited != 2).all()
-    (line,) = result.absences()
-    assert result.problems() == []
-    assert line.startswith("c was away in 100 % of the rounds: in 100 % of the draws")
+    """More rounds would not bring a visit, so none are asked for; of who was never visited by chance they are."""
+    settings = {"away": [0.0, 0.5, 1.0], "away_in_draws": [0.0, 0.5, 1.0], "shares": [0.2, 0.5, 0.3]}
+    result = fsgld.Result({}, np.arange(0), np.zeros((2, 9), int), ("a", "b", "c"), (), settings, {})
+    (never,) = result.problems()
+    assert never.startswith("never visited: b;")
+    _, line = result.absences()
+    assert line.startswith(
+        "c was away in 100 % of the rounds: in 100 % of the draws its data (30 % of the information)"
+    )
 
 
 def test_a_function_of_the_round_and_a_longer_table_do_as_well():
