@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fsgld.experiments.blobs import DEFAULT, METHODS, Outcome, mse_curve
+from fsgld.experiments.blobs import DEFAULT, METHODS, VARIATE, Outcome, mse_curve
 from fsgld.experiments.blobs_law import posterior
 from fsgld.experiments.figures import COLOURS, bare, name_ends, name_line, new_figure, shades
 
@@ -53,8 +53,7 @@ def errors(literal: Outcome, corrected: Outcome) -> Any:
         *((run, COLOURS["FSGLD"], "FSGLD (any number)" if run.local_steps == many else "")
           for run in corrected.find("FSGLD")),
         *((run, COLOURS["literal"], "FSGLD, printed 1/N") for run in literal.find("FSGLD", many)),
-        *((run, shades(COLOURS["ours"], 2)[0], "FSGLD + control variate")
-          for run in corrected.find("FSGLD + control variate", many)),
+        *((run, shades(COLOURS["ours"], 2)[0], VARIATE) for run in corrected.find(VARIATE, many)),
         *((run, COLOURS["ours"], DEFAULT) for run in corrected.find(DEFAULT)),
     ]  # fmt: skip
     mean, variance = posterior(corrected.shards)
@@ -91,8 +90,9 @@ def grid(outcome: Outcome) -> Any:
     except ImportError:
         raise ImportError("the picture needs Matplotlib: pip install 'fsgld[plots]'") from None
     columns, corner = outcome.settings.local_steps, _free_corner(outcome.shards)
-    figure, main, side = _grids(Figure, len(columns))
-    for i, run in enumerate(run for method in METHODS for run in outcome.find(method)):
+    methods = [method for method in METHODS if outcome.find(method)]
+    figure, main, side = _grids(Figure, len(methods), len(columns))
+    for i, run in enumerate(run for method in methods for run in outcome.find(method)):
         ax = figure.add_subplot(main[divmod(i, len(columns))])
         _panel(ax, outcome.shards, run.draws.reshape(-1, 2), corner)
         _label(ax, run.variance_ratio)
@@ -105,16 +105,16 @@ def grid(outcome: Outcome) -> Any:
     return figure
 
 
-def _grids(new_figure: Any, columns: int) -> tuple[Any, Any, Any]:
+def _grids(new_figure: Any, rows: int, columns: int) -> tuple[Any, Any, Any]:
     """Lay out the figure: the grid of panels, and a column beside it. Sizes are in inches."""
     panel, left, middle, right, bottom, top = 3.1, 0.75, 1.05, 0.1, 0.75, 0.35
     width = left + panel * columns + middle + panel + right
-    height = bottom + panel * len(METHODS) + top
+    height = bottom + panel * rows + top
     figure = new_figure(figsize=(width, height))
     x, y = (left + panel * columns) / width, {"bottom": bottom / height, "top": 1 - top / height}
-    main = figure.add_gridspec(len(METHODS), columns, left=left / width, right=x, **y, **GAPS)
+    main = figure.add_gridspec(rows, columns, left=left / width, right=x, **y, **GAPS)
     beside = {"left": x + middle / width, "right": 1 - right / width}
-    side = figure.add_gridspec(len(METHODS), 1, **beside, **y, **GAPS)
+    side = figure.add_gridspec(rows, 1, **beside, **y, **GAPS)
     figure.text((left / width + x) / 2, 0.3 / height, CAPTION, fontsize=12, ha="center")
     return figure, main, side
 
@@ -171,7 +171,8 @@ def _label(ax: Any, ratio: float) -> None:
 def _variances(ax: Any, outcome: Outcome) -> None:
     """Show variance ratios over the number of local updates: measured, and by theory."""
     for method, (colour, _) in zip(METHODS, ROWS, strict=True):
-        runs = outcome.find(method)
+        if not (runs := outcome.find(method)):
+            continue
         x = [run.local_steps for run in runs]
         ax.plot(x, [run.variance_ratio_theory for run in runs], color=colour, lw=1.5)
         ax.plot(x, [run.variance_ratio for run in runs], "o", color=colour, ms=7)

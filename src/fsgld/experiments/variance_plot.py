@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from fsgld.experiments.figures import COLOURS, bare, name_line, new_figure
-from fsgld.experiments.variance import POSTERIOR_SD, Outcome
+from fsgld.experiments.variance import POSTERIOR_SD, VARIATE, Outcome
 
 LINES = {  # method: colour, shift of its error bars to the side
     "SGLD": (COLOURS["SGLD"], -0.007),
     "DSGLD": (COLOURS["DSGLD"], 0.0),
     "FSGLD, exact surrogates": (COLOURS["FSGLD"], 0.007),
-    "our default": (COLOURS["ours"], 0.0),
+    VARIATE: (COLOURS["ours"], 0.0),
 }
 
 
@@ -46,8 +46,8 @@ def _ratios(ax: Any, outcome: Outcome) -> None:
     for method, (colour, _) in LINES.items():
         ratio = outcome.ratio(method)
         ax.plot(theta, ratio, color=colour, lw=2)
-        if method == "our default":
-            name_line(ax, 0.72, 0.08, method, colour)
+        if method == VARIATE:
+            name_line(ax, 0.69, 0.08, "FSGLD + our\ncontrol variate", colour)
         else:
             name_line(ax, 0.5, ratio[0], f"{method}: {ratio[0]:.3f}", colour, shift=(0, 9), ha="center")
     ax.set(xlabel="θ, probability of heads", ylabel="sd of the estimate ÷ SGLD’s", ylim=(-0.05, 2), xlim=(0, 1))
