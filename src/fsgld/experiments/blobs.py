@@ -220,14 +220,15 @@ def compare(literal: Outcome, corrected: Outcome) -> list[Line]:
             found.append(Line(quantity, words, printed, right, best))
         return found
 
-    slopes = [f"{_slope(outcome, many):.2f}" for outcome in (literal, corrected)]
+    slopes = [f"{_slope(outcome, many):.2f}".replace("-", "−") for outcome in (literal, corrected)]
+    fall = f"a where MSE falls as n^a, over the last decade of n: DSGLD, local updates: {many:,}"
     return [
         *lines("DSGLD", few, "wider than the posterior", "above FSGLD's"),
         *lines("DSGLD", many, "a mixture of local posteriors", "plateaus above FSGLD's"),
         *lines("FSGLD", few, "converges to the posterior: 1", "below DSGLD's"),
         *lines("FSGLD", many, "converges to the posterior: 1", "the same as with few updates"),
         *(lines(VARIATE, many, *["not in the paper"] * 2) if corrected.find(VARIATE) else []),
-        Line("MSE of DSGLD's mean falls as n^a; a over the last decade of n", "0 (plateau)", slopes[0], slopes[1], "—"),
+        Line(fall, "0 (plateau)", *slopes, "—"),
     ]
 
 
