@@ -135,14 +135,16 @@ def test_what_each_client_measures(slot):
 
 @pytest.mark.parametrize("diagonal", [False, True], ids=["dense", "diagonal"])
 def test_low_and_high_are_the_extreme_eigenvalues_of_the_whitened_drift(diagonal):
-    """B_s = Λ₀ + Λ + (H_s − Λ_s)/f_s, whitened, over the centre and two probes twice as far out."""
+    """B_s = Λ₀ + Λ + (H_s − Λ_s)/f_s, whitened, over the centre and two points 2√d sds out."""
     surrogates = scaled(0.9, 1.2, 0.8)
     if diagonal:
         surrogates = [Gaussian(q.shift, jnp.diag(q.precision)) for q in surrogates]
     found = preflight(surrogates, probs=F)
     mean, L = coordinates(surrogates)
     total = np.eye(D) + sum(np.array(q.to("dense").precision) for q in surrogates)
-    far = mean + np.concatenate([np.zeros((1, D)), 2 * np.random.default_rng(0).standard_normal((2, D))]) @ L.T
+    z = np.random.default_rng(0).standard_normal((2, D))
+    z *= 2 * np.sqrt(D) / np.linalg.norm(z, axis=1, keepdims=True)
+    far = mean + np.concatenate([np.zeros((1, D)), z]) @ L.T
     for s, (shard, q) in enumerate(zip(problem()[1].values(), surrogates, strict=True)):
         drifts = [total + (curvature(shard, t) - np.array(q.to("dense").precision)) / F[s] for t in far]
         values = np.linalg.eigvalsh([L.T @ B @ L for B in drifts])

@@ -41,7 +41,10 @@ def measure(flat: FlatModel, parts: Parts, table: Shards) -> Measured:
     z = np.concatenate([z, -z])  # antithetic: means over probes are exact for what is linear
     points = around + (z * L if L.ndim == 1 else z @ L.T)
     residual = residuals(flat, jnp.asarray(points, dtype), factor, parts.surrogates, table)
-    far = np.concatenate([around[None], 2 * points[:2] - around])
+    lengths = (
+        np.linalg.norm(z[:2], axis=1, keepdims=True) if len(L) < 4 else np.sqrt(len(L))
+    )  # few may be short by chance
+    far = np.concatenate([around[None], around + 2 * np.sqrt(len(L)) / lengths * (points[:2] - around)])
     ends = np.stack([excess_curvatures(flat, jnp.asarray(t, dtype), factor, parts.surrogates, table) for t in far])
     seen = np.eye(len(L)) if L.ndim == 1 else L / np.linalg.norm(L, axis=1)[:, None]
     found = Measured(
