@@ -228,7 +228,7 @@ def compare(literal: Outcome, corrected: Outcome) -> list[Line]:
         *lines("FSGLD", few, "converges to the posterior: 1", "below DSGLD's"),
         *lines("FSGLD", many, "converges to the posterior: 1", "the same as with few updates"),
         *(lines(VARIATE, many, *["not in the paper"] * 2) if corrected.find(VARIATE) else []),
-        Line(fall, "0 (plateau)", *slopes, "—"),
+        Line(fall, "0 (plateau)", slopes[0], slopes[1], "—"),
     ]
 
 

@@ -16,7 +16,7 @@ import fsgld
 from fsgld import theory
 from fsgld.experiments import blobs
 from fsgld.experiments.blobs_law import posterior
-from fsgld.experiments.reproduce import Announce, Line, Records, plus_minus, silent
+from fsgld.experiments.reproduce import Announce, Line, Records, plus_minus, scientific, silent
 
 
 @dataclass(frozen=True)
@@ -145,13 +145,15 @@ def compare(literal: Outcome, corrected: Outcome) -> list[Line]:
         return f"{outcome.methods[0].bound[-1] / outcome.methods[1].bound[-1]:.3g}"
 
     def ratio_of_errors(outcome: Outcome) -> str:
-        return f"{outcome.methods[0].mse[-1] / outcome.methods[1].mse[-1]:.3g}"
+        errors, spread = np.array([(m.mse[-1], m.mse_error[-1]) for m in outcome.methods[:2]]).T
+        return plus_minus(errors[0] / errors[1], errors[0] / errors[1] * float(np.hypot(*(spread / errors))))
 
     def variance(outcome: Outcome, i: int) -> str:
-        return f"{outcome.methods[i].variance:.3g} against {outcome.methods[i].claimed:.3g}"
+        true, claimed = outcome.methods[i].variance, outcome.methods[i].claimed
+        return f"{scientific(true)} against {scientific(claimed)}: {true / claimed:.3g} times"
 
     T, none = f"after {corrected.T[-1]:,} steps", "not in the paper"
-    dsgld, control = "tr Cov of DSGLD's estimate against the proofs' V/m", f"{corrected.methods[2].variance:.2g}"
+    dsgld, control = "tr Cov of DSGLD's estimate against the proofs' V/m", scientific(corrected.methods[2].variance)
     return [
         Line("γ² ÷ ε², averaged over clients", "≫ 1 (no number)", ratio(literal), ratio(corrected), "—"),
         Line(f"bound of DSGLD ÷ bound of FSGLD, {T}", "≫ 1", bounds(literal), bounds(corrected), "—"),
