@@ -115,7 +115,10 @@ def _grids(new_figure: Any, rows: int, columns: int) -> tuple[Any, Any, Any]:
     main = figure.add_gridspec(rows, columns, left=left / width, right=x, **y, **GAPS)
     beside = {"left": x + middle / width, "right": 1 - right / width}
     side = figure.add_gridspec(rows, 1, **beside, **y, **GAPS)
-    figure.text((left / width + x) / 2, 0.3 / height, CAPTION, fontsize=12, ha="center")
+    caption = CAPTION if columns > 2 else CAPTION.replace("draws     ", "draws\n")
+    figure.text(
+        (left / width + x) / 2, 0.3 / height, caption, fontsize=12 if columns > 2 else 10, ha="center", va="center"
+    )
     return figure, main, side
 
 
@@ -170,9 +173,9 @@ def _label(ax: Any, ratio: float) -> None:
 
 def _variances(ax: Any, outcome: Outcome) -> None:
     """Show variance ratios over the number of local updates: measured, and by theory."""
-    for method, (colour, _) in zip(METHODS, ROWS, strict=True):
-        if not (runs := outcome.find(method)):
-            continue
+    shown = {method: row for method, row in zip(METHODS, ROWS, strict=True) if outcome.find(method)}
+    for method, (colour, _) in shown.items():
+        runs = outcome.find(method)
         x = [run.local_steps for run in runs]
         ax.plot(x, [run.variance_ratio_theory for run in runs], color=colour, lw=1.5)
         ax.plot(x, [run.variance_ratio for run in runs], "o", color=colour, ms=7)
@@ -181,7 +184,9 @@ def _variances(ax: Any, outcome: Outcome) -> None:
     ax.axhline(1, color=EXACT, ls="--", lw=1.5, zorder=0)
     ax.text(1, 0.85, "exact posterior", color=EXACT, fontsize=11, va="top", fontweight="bold")
     ax.set(xscale="log", yscale="log", xlabel="local updates", ylim=(0.4, None))
-    ax.set_ylabel("variance ÷ the posterior’s (dots: measured; lines join theory)")
+    ax.set_ylabel(
+        "variance ÷ the posterior’s (dots: measured; lines join theory)", fontsize=10 if len(shown) > 2 else 7
+    )
     ax.xaxis.set_major_formatter("{x:.0f}")
     ax.yaxis.set_major_formatter("{x:,.0f}")
     ax.spines[["top", "right"]].set_visible(False)
