@@ -17,7 +17,7 @@ AUTO = [
     "heart", "heart-one-class", "heart-away", "heart-leaves", "concrete-target", "airfoil-column",
     "small-regression-target", "poisson-column", "unscaled", "many", "metric",
 ]  # fmt: skip
-FORCED = [(name, steps) for name in ("heart-one-class", "small-regression") for steps in (1, 20, 200)]
+FORCED = [*(("heart-one-class", steps) for steps in (1, 20, 200)), ("small-regression", 20)]
 
 
 def build(name):

@@ -116,12 +116,12 @@ def test_a_damaged_checkpoint_is_refused_and_left_untouched(saved, tmp_path, dam
     folder = tmp_path / "damaged"
     shutil.copytree(saved, folder)
     calls = sorted((folder / "calls").glob("*.npz"))
-    data = calls[1].read_bytes()
+    data = calls[-1].read_bytes()
     if damage == "truncate":
-        calls[1].write_bytes(data[: len(data) // 2])
+        calls[-1].write_bytes(data[: len(data) // 2])
     if damage == "flip":
-        middle = data.find(b"draws.npy") + 200
-        calls[1].write_bytes(data[:middle] + bytes([data[middle] ^ 255]) + data[middle + 1 :])
+        middle = data.find(b"draws.npy") + 200  # among the numbers, behind the header of 128 bytes
+        calls[-1].write_bytes(data[:middle] + bytes([data[middle] ^ 255]) + data[middle + 1 :])
     if damage == "empty":
         calls[-1].write_bytes(b"")
     if damage == "missing":

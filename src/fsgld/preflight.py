@@ -44,6 +44,7 @@ MOST_LOCAL_STEPS = 500
 TIME = 15_000.0  # time units over all chains; a draw is worth one in four
 MOST_ROUNDS = 2_000_000
 MOST_STEPS = 10_000_000  # of a chain
+MOST_WORK = 5e9  # and steps × rows of a batch × parameters
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ def look(
     most = min(most, 4 * np.arctanh(min(NOISE * m / max(V_m, 1e-30), 0.99)))
     h = _round_down(most) if step_size == "auto" else float(step_size)
     L = int(np.clip(longest / h + 1e-6, 1, MOST_LOCAL_STEPS)) if local_steps == "auto" else int(local_steps)
-    R = _rounds(h, L, chains) if rounds == "auto" else int(rounds)
+    R = _rounds(h, L, chains, m * len(parts.anchor)) if rounds == "auto" else int(rounds)
     limit = _limit(measured, f, m)
     inflation = float(V_m / m * np.tanh(h / 4) + V_b * np.tanh(h * L / 4))
     shares = parts.shares if parts.shares is not None else np.full(len(f), np.nan)
@@ -257,10 +258,14 @@ def _round_down(h: float) -> float:
     return float(f"{np.floor(h / unit + 1e-9) * unit:.2g}")
 
 
-def _rounds(h: float, L: int, chains: int) -> int:
-    """Choose the rounds so that all chains together run for TIME, each for a fiftieth of it at least, within limits."""
+def _rounds(h: float, L: int, chains: int, cost: int) -> int:
+    """Choose the rounds so that all chains together run for TIME, each for a fiftieth of it at least, within limits.
+
+    A step costs rows × parameters of multiplications, about.
+    """
     wanted = np.ceil(max(TIME / chains, TIME / 50) / (h * L))
-    return int(np.clip(wanted, 50, min(MOST_ROUNDS, MOST_STEPS // L)))
+    most = min(MOST_STEPS, MOST_WORK / cost) // L
+    return int(max(min(wanted, MOST_ROUNDS, most), 50))
 
 
 def _limit(measured: Measured, f: np.ndarray, m: int) -> float:
