@@ -96,3 +96,17 @@ def test_probabilities_that_were_given_stay(asked):
     parts = choose_parts(model, flat, mode.theta, table, "auto", whitened(), None, asked)
     other = with_mode(flat, parts, table, newton.match_moments(flat, mode, table))
     np.testing.assert_allclose(other.probs, [0.5, 0.5] if asked is None else asked)
+
+
+def test_local_steps_are_capped_where_they_would_leave_few_draws_and_the_message_says_why(monkeypatch):
+    """Unless rounds are given too: then everything is as it was asked for."""
+    model, shards = apart()
+    asked = fsgld.preflight(model, shards, local_steps=200)
+    assert (asked.local_steps, asked.notes) == (200, ())
+    monkeypatch.setattr(preflight, "MOST_WORK", 64 * 200 * 100)  # about a hundred visits of 200 steps
+    capped = fsgld.preflight(model, shards, local_steps=200)
+    assert capped.local_steps == fsgld.preflight(model, shards).local_steps < 200
+    assert "local_steps is capped at" in capped.notes[0]
+    assert "effective draws" in capped.notes[0]
+    assert any(name in capped.notes[0] for name in capped.clients)
+    assert fsgld.preflight(model, shards, local_steps=200, rounds=100).local_steps == 200

@@ -137,12 +137,8 @@ def preflight(
 
     Arguments are those of `fsgld.sample`; what is not "auto" is respected and checked. Print the result.
     """
-    given: dict[str, Any] = {
-        "step_size": step_size,
-        "batch_size": batch_size,
-        "local_steps": local_steps,
-        "rounds": rounds,
-    }
+    given: dict[str, Any] = {"step_size": step_size, "batch_size": batch_size}
+    given |= {"local_steps": local_steps, "rounds": rounds}
     check_given(given)
     check_whole(chains=chains)
     check_kind("model", model)
@@ -166,23 +162,34 @@ def look(
     V_m, noise = mini_batch_noise(measured, f)
     V_b, apart = disagreement(measured, f)
     low, high = 1 + measured.low / f, 1 + measured.high / f
-
     longest = _longest_visit(V_b, low, f)
-    most = min(LARGEST_STEP, 1 / high.max(), longest / (1 if local_steps == "auto" else int(local_steps)))
-    m = _batch_size(V_m, most) if batch_size == "auto" else int(batch_size)
-    most = min(most, 4 * np.arctanh(min(NOISE * m / max(V_m, 1e-30), 0.99)))
-    h = _round_down(most) if step_size == "auto" else float(step_size)
-    L = int(np.clip(longest / h + 1e-6, 1, MOST_LOCAL_STEPS)) if local_steps == "auto" else int(local_steps)
-    R = _rounds(h, L, chains, m * len(parts.anchor)) if rounds == "auto" else int(rounds)
+
+    def settle(local_steps: int | str) -> tuple[float, int, int, int]:
+        most = min(LARGEST_STEP, 1 / high.max(), longest / (1 if local_steps == "auto" else int(local_steps)))
+        m = _batch_size(V_m, most) if batch_size == "auto" else int(batch_size)
+        most = min(most, 4 * np.arctanh(min(NOISE * m / max(V_m, 1e-30), 0.99)))
+        h = _round_down(most) if step_size == "auto" else float(step_size)
+        L = int(np.clip(longest / h + 1e-6, 1, MOST_LOCAL_STEPS)) if local_steps == "auto" else int(local_steps)
+        R = _rounds(h, L, chains, m * len(parts.anchor)) if rounds == "auto" else int(rounds)
+        return h, m, L, R
+
+    (h, m, L, R), capped = settle(local_steps), []
+    if local_steps != "auto" and rounds == step_size == "auto" and _effective(h * L * R, chains) < TIME / 16:
+        s, few = int(np.argmax(apart)), _effective(h * L * R, chains)
+        h, m, L, R = settle("auto")
+        capped = [
+            f"local_steps is capped at {L}, not {local_steps}: the surrogate of {table.names[s]} allows for visits of"
+            f" {longest:.2g} time units only, and {local_steps} steps in each would leave about {few:.0f} effective"
+            " draws. Give rounds as well to have it as you asked"
+        ]
     limit = _limit(measured, f, m)
     inflation = float(V_m / m * np.tanh(h / 4) + V_b * np.tanh(h * L / 4))
-    shares = parts.shares if parts.shares is not None else np.full(len(f), np.nan)
-    leverage = measured.leverage / (f * m)
+    shares, leverage = np.full(len(f), np.nan) if parts.shares is None else parts.shares, measured.leverage / (f * m)
     found = Preflight(
         table.names, np.asarray(table.sizes), f, shares, low, high, noise, apart, leverage,
         h, m, L, R, "uniform" if lots is None else "leverage", lots, limit, inflation, (),
     )  # fmt: skip
-    return replace(found, notes=tuple(_notes(found, V_b, rounds == "auto", chains))), parts
+    return replace(found, notes=tuple(capped + _notes(found, V_b, rounds == "auto", chains))), parts
 
 
 def refine(flat: FlatModel, parts: Parts, table: Shards) -> tuple[Parts, Measured]:
@@ -268,6 +275,11 @@ def _rounds(h: float, L: int, chains: int, cost: int) -> int:
     return int(max(min(wanted, MOST_ROUNDS, most), 50))
 
 
+def _effective(time: float, chains: int) -> float:
+    """Count the effective draws of so much time a chain: one in four units."""
+    return time * chains / 4
+
+
 def _limit(measured: Measured, f: np.ndarray, m: int) -> float:
     """Choose the length from which residuals are tamed: four times the longest that was seen, with its noise."""
     residual = np.linalg.norm(measured.residual, axis=-1) / f[:, None]
@@ -299,7 +311,7 @@ def _notes(p: Preflight, V_b: float, chose_rounds: bool, chains: int) -> list[st
             f"variances will be about {100 * p.inflation:.0f} % too large, most of it from {p.clients[s]}; use a"
             " smaller step size, a larger batch or fewer local steps"
         )
-    ess = p.rounds * visit * chains / 4
+    ess = _effective(p.rounds * visit, chains)
     if chose_rounds and ess < TIME / 8:
         notes.append(
             f"visits of {visit:.2g} time units are short, because surrogates do not fit well; with {p.rounds} rounds"
