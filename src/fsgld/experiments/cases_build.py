@@ -169,16 +169,18 @@ def covertype() -> Case:
     return Case("covertype", "by wilderness area", logistic(_wide_intercept(rows)), shards)
 
 
-def isolet_metric(K: int = 10, clients: int = 10, pairs: int = 500) -> Case:
+def isolet_metric(K: int = 10, clients: int = 10, pairs: int = 500, unit_norm: bool = True) -> Case:
     """Learn a metric on spoken letters, from pairs of rows (Section 5.2); each client has two or three letters.
 
     A client has 500 pairs of each kind from parts 1-4, other letters than the others'. The 1000 test pairs are
-    from the speakers of part 5. Rows have unit norm; the K eigenvectors are those of the uncentred rows of parts 1-4.
+    from the speakers of part 5. Rows have unit norm, unless they are to stay as they are; the K eigenvectors are those
+    of the uncentred rows of parts 1-4.
     """
     columns, rng = data.load("isolet"), np.random.default_rng(4)
     columns = _take(columns, np.lexsort(columns["X"].T))  # files differ in the order of rows
     x, letter, seen = columns["X"].astype(float), columns["y"], columns["part"] < 5
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    if unit_norm:
+        x /= np.linalg.norm(x, axis=1, keepdims=True)
     v = np.linalg.eigh(x[seen].T @ x[seen])[1][:, ::-1][:, :K]
 
     def draw(letters: np.ndarray, pool: np.ndarray) -> Rows:
