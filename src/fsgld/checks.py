@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from fsgld.checkpoint import digest
 from fsgld.derivatives import all_clients
@@ -17,7 +18,7 @@ from fsgld.diagnostics import Converged
 from fsgld.dynamics import Dynamics
 from fsgld.errors import InputError, brief, check_whole, first_line, is_number
 from fsgld.likelihood import Likelihood
-from fsgld.model import FlatModel, Model, Theta
+from fsgld.model import FlatModel, Model, Theta, as_theta
 from fsgld.run import ENGINES
 from fsgld.shards import Shards
 from fsgld.surrogates import Gaussian
@@ -228,6 +229,23 @@ def check_finite_at(flat: FlatModel, theta: Theta, table: Shards, where: str) ->
             f"{table.names[s]}: the log-likelihood is not finite at {where} ({which}); give another"
             " init (or anchor), or a likelihood that is finite there"
         )
+
+
+def check_start(
+    start: Any, model: Model, flat: FlatModel, table: Shards, chains: int, dtype: Any
+) -> Float[Array, "chains d"]:
+    """Check where chains are to begin: parameters like the model's init, with an axis of chains before."""
+    leaves = [np.shape(leaf) for leaf in jax.tree.leaves(start)]
+    if any(shape[:1] != (chains,) for shape in leaves) or not leaves:
+        raise InputError(
+            f"start must have a leading axis of {chains} chains; got arrays of shapes {brief(leaves)}. Give parameters"
+            " as result.draws holds them, one draw a chain"
+        )
+    each = (jax.tree.map(lambda leaf, c=c: leaf[c], start) for c in range(chains))
+    thetas = jnp.stack([as_theta(model, params, "start of a chain") for params in each]).astype(dtype)
+    for c, theta in enumerate(thetas):
+        check_finite_at(flat, theta, table, f"the start of chain {c}")
+    return thetas
 
 
 def stack_surrogates(surrogates: Any, names: Sequence[str], theta: Theta) -> Gaussian:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from fsgld.derivatives import Shard, gradient, taylor
 from fsgld.likelihood import Likelihood, Memo
@@ -45,6 +45,15 @@ def anchor_all(
     new = jax.lax.map(client, (jnp.asarray(starts), jnp.asarray(sizes)))
     surrogates, memos = jax.tree.map(renew, (table.surrogates, table.memos), new)
     return Table(surrogates, surrogates.total(), memos)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def anchor_each(
+    flat: FlatModel, likelihood: Likelihood, table: Table, thetas: Float[Array, "chains d"], shards: Shard
+) -> Table:
+    """Give every chain a table of its own, for which all clients expand at its θ."""
+    there = jnp.ones(len(table.surrogates.shift), bool)
+    return jax.lax.map(lambda theta: anchor_all(flat, likelihood, table, there, theta, shards), thetas)
 
 
 def anchor_one(

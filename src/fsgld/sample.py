@@ -19,16 +19,25 @@ from jax.flatten_util import ravel_pytree
 from fsgld import randomness
 from fsgld.algorithm import Rules
 from fsgld.checkpoint import Checkpoint, digest
-from fsgld.checks import check_burn_in, check_counters, check_finite_at, check_model, check_present, check_settings
+from fsgld.checks import (
+    check_burn_in,
+    check_counters,
+    check_finite_at,
+    check_model,
+    check_present,
+    check_settings,
+    check_start,
+)
+from fsgld.derivatives import Shard
 from fsgld.diagnostics import Converged
 from fsgld.dynamics import Dynamics, whitened
 from fsgld.engines import Chain, Federation, Plan, everyone, largest_divisor, make_plan, presence
 from fsgld.errors import InputError
 from fsgld.likelihood import Likelihood
-from fsgld.model import FlatModel, Model, Theta
+from fsgld.model import FlatModel, Model, Params, Theta
 from fsgld.parts import Parts, choose_parts, make_memos
 from fsgld.preflight import Preflight, check_langevin, look
-from fsgld.refresh import Table
+from fsgld.refresh import Table, anchor_each
 from fsgld.results import Result
 from fsgld.run import Keep, Schedule, run
 from fsgld.shards import Data, Shards, gather
@@ -58,6 +67,7 @@ def sample(
     present: Present | None = None,
     until: Converged | None = None,
     max_rounds: int | None = None,
+    start: Params | None = None,
     seed: int = 0,
     engine: str = "compiled",
     checkpoint: str | Path | None = None,
@@ -107,6 +117,9 @@ def sample(
         A client that is away stays in the posterior through its surrogate.
     until, max_rounds
         Run until `fsgld.Converged(rhat, ess)` holds, for at most `max_rounds` rounds.
+    start
+        Where chains begin: parameters with a leading axis of chains, as the last draws of a run that this one follows;
+        with refresh="on_visit" each chain's first table is made there. By default init, or draws of prior × q.
     seed
         Same seed, same chain, on every engine.
     engine
@@ -148,8 +161,14 @@ def sample(
         jnp.asarray(alpha, theta.dtype),
         everyone(parts.probs) if there is None else presence(parts.probs, there), checked.lots if checked else None,
     )  # fmt: skip
-    states = jax.vmap(parts.dynamics.init)(_starts(model, flat, theta, table, chains, root, parts))
-    carried = Chain(states, _tables(refresh, federation.table, chains, len(theta)))
+    if start is None:
+        starts = _starts(model, flat, theta, table, chains, root, parts)
+    else:
+        starts = check_start(start, model, flat, table, chains, theta.dtype)
+    tables = _tables(refresh, federation.table, chains, len(theta))
+    if tables is not None and start is not None:
+        tables = anchor_each(rules.model, rules.likelihood, federation.table, starts, Shard(*federation[:3]))
+    carried = Chain(jax.vmap(parts.dynamics.init)(starts), tables)
     settings = {
         "surrogates": parts.words, "dynamics": parts.dynamics.name, "step_size": str(parts.dynamics.schedule),
         "likelihood": parts.likelihood.name, "batch_size": m, "local_steps": T, "rounds": most, "chains": chains,
