@@ -74,9 +74,9 @@ def largest_curvature(flat: FlatModel, theta: Theta, shard: Shard) -> Float[Arra
     return jnp.linalg.norm(jax.lax.fori_loop(0, 30, iterate, v))
 
 
-def taylor(flat: FlatModel, theta: Theta, shard: Shard, kind: str) -> Gaussian:
-    """Expand log p(x_s | ·) at θ: Λ_s = H_s, shift_s = G_s + H_s θ; Λ_s = 0 for kind "linear"."""
-    G = gradient(flat, theta, shard)
+def taylor(flat: FlatModel, theta: Theta, shard: Shard, kind: str, G: Theta | None = None) -> Gaussian:
+    """Expand log p(x_s | ·) at θ: Λ_s = H_s, shift_s = G_s + H_s θ; Λ_s = 0 for kind "linear". G_s may be known."""
+    G = gradient(flat, theta, shard) if G is None else G
     if kind == "linear":
         return Gaussian(G)
     return Gaussian.from_precision(theta, curvature(flat, theta, shard, kind)) + Gaussian(G)

@@ -69,4 +69,5 @@ def anchor_one(
 
 def _anchor(flat: FlatModel, likelihood: Likelihood, kind: str, theta: Theta, shard: Shard) -> tuple[Gaussian, Memo]:
     """Expand one client's log-likelihood at θ; keep what its likelihood slot needs."""
-    return taylor(flat, theta, shard, kind), likelihood.memo(theta, gradient(flat, theta, shard))
+    G = gradient(flat, theta, shard)
+    return taylor(flat, theta, shard, kind, G), likelihood.memo(theta, G)
