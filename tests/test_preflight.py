@@ -13,8 +13,9 @@ from jax.flatten_util import ravel_pytree
 import fsgld
 from fsgld import theory
 from fsgld.checks import check_model
+from fsgld.measure import check_langevin
 from fsgld.parts import choose_parts
-from fsgld.preflight import NOISE, TRAVEL, check_langevin
+from fsgld.preflight import NOISE, TRAVEL
 from fsgld.probes import extreme_eigenvalues
 from fsgld.shards import gather
 from fsgld.surrogates import Gaussian

@@ -66,7 +66,7 @@ def measure_noise(
     dtype, factor, N = parts.anchor.dtype, factor_of(parts), table.sizes.astype(float)
     weights = np.ones(len(jax.tree.leaves(table.rows)[0]), dtype) if lots is None else np.asarray(lots.weights)
     weighted = Shards((table.rows, weights), table.starts, table.sizes, table.names)
-    few = _some_rows(weighted, int(5 * WORK / (len(points) * factor.size)))
+    few = some_rows(weighted, int(5 * WORK / (len(points) * factor.size)))
     found = noise_all(
         flat, takes_differences(parts), jnp.asarray(points, dtype), parts.anchor, factor, few.rows[0],
         jnp.asarray(few.rows[1]), jnp.asarray(few.starts), jnp.asarray(few.sizes),
@@ -84,7 +84,7 @@ def takes_differences(parts: Parts) -> bool:
     return parts.likelihood.name != plain.name
 
 
-def _some_rows(table: Shards, most: int) -> Shards:
+def some_rows(table: Shards, most: int) -> Shards:
     """Take evenly spaced rows of large clients, if all rows together would take too long; never fewer than 1000."""
     if table.sizes.sum() <= most:
         return table
@@ -94,6 +94,26 @@ def _some_rows(table: Shards, most: int) -> Shards:
     sizes = np.array([len(pick) for pick in picks], np.int32)
     rows = jax.tree.map(lambda leaf: leaf[np.concatenate(picks)], table.rows)
     return Shards(rows, (np.cumsum(sizes) - sizes).astype(np.int32), sizes, table.names)
+
+
+def check_langevin(flat: FlatModel, parts: Parts, table: Shards) -> list[str]:
+    """Check h λ_max(B_s) < 4 for every client at the anchor, with B_s ⪯ (λ_max(Λ₀ + Λ) + λ_max(H_s − Λ_s)/f_s) I."""
+    assert parts.approximation is not None
+    h = float(parts.dynamics.schedule(jnp.zeros((), jnp.int32)))
+    P, d = np.asarray(parts.approximation.precision, float), len(parts.anchor)
+    raw = jnp.ones(d, parts.anchor.dtype) if P.ndim == 1 else jnp.eye(d, dtype=parts.anchor.dtype)
+    few = some_rows(table, int(WORK / (100 * max(d, P.size / 100))))
+    share = few.sizes / table.sizes  # of a client's rows; its curvature is taken to be so much less
+    part = jax.vmap(lambda q_s, x: q_s * x)(parts.surrogates, jnp.asarray(share, parts.anchor.dtype))
+    excess = excess_curvatures(flat, parts.anchor, raw, part, few)[:, 1] / share
+    high = (P.max() if P.ndim == 1 else np.linalg.eigvalsh(P)[-1]) + np.maximum(excess, 0) / parts.probs
+    s = int(np.nanargmax(high))
+    if not h * high[s] >= 4:
+        return []
+    return [
+        f"{table.names[s]}: step size {h:.3g} may be unstable there (h λ is up to {h * high[s]:.3g} and should stay"
+        f" below 4); use at most {1 / high[s]:.2g}, or the default dynamics, which choose for themselves"
+    ]
 
 
 def mini_batch_noise(measured: Measured, f: np.ndarray) -> tuple[float, np.ndarray]:

@@ -27,11 +27,18 @@ from fsgld.dynamics import whitened
 from fsgld.errors import check_whole
 from fsgld.likelihood import Likelihood
 from fsgld.lots import by_leverage
-from fsgld.measure import Measured, disagreement, factor_of, measure, measure_noise, mini_batch_noise, takes_differences
+from fsgld.measure import (
+    Measured,
+    disagreement,
+    factor_of,
+    measure,
+    measure_noise,
+    mini_batch_noise,
+    takes_differences,
+)
 from fsgld.model import FlatModel, Model
 from fsgld.newton import match_moments
 from fsgld.parts import Parts, choose_parts, with_mode
-from fsgld.probes import excess_curvatures
 from fsgld.shards import Data, Shards, gather
 
 NOISE = 0.02  # the variance that mini-batches may add, relative to the posterior's
@@ -220,23 +227,6 @@ def choose_lots(
     if how == "auto" and mini_batch_noise(better, parts.probs)[0] > V_m / 2:
         return None, measured
     return lots, better
-
-
-def check_langevin(flat: FlatModel, parts: Parts, table: Shards) -> list[str]:
-    """Check h λ_max(B_s) < 4 for every client at the anchor, with B_s ⪯ (λ_max(Λ₀ + Λ) + λ_max(H_s − Λ_s)/f_s) I."""
-    assert parts.approximation is not None
-    h = float(parts.dynamics.schedule(jnp.zeros((), jnp.int32)))
-    P, d = np.asarray(parts.approximation.precision, float), len(parts.anchor)
-    raw = jnp.ones(d, parts.anchor.dtype) if P.ndim == 1 else jnp.eye(d, dtype=parts.anchor.dtype)
-    excess = excess_curvatures(flat, parts.anchor, raw, parts.surrogates, table)[:, 1]
-    high = (P.max() if P.ndim == 1 else np.linalg.eigvalsh(P)[-1]) + np.maximum(excess, 0) / parts.probs
-    s = int(np.nanargmax(high))
-    if not h * high[s] >= 4:
-        return []
-    return [
-        f"{table.names[s]}: step size {h:.3g} may be unstable there (h λ is up to {h * high[s]:.3g} and should stay"
-        f" below 4); use at most {1 / high[s]:.2g}, or the default dynamics, which choose for themselves"
-    ]
 
 
 def _longest_visit(V_b: float, low: np.ndarray, f: np.ndarray) -> float:

@@ -34,9 +34,10 @@ from fsgld.dynamics import Dynamics, whitened
 from fsgld.engines import Chain, Federation, Plan, everyone, largest_divisor, make_plan, presence
 from fsgld.errors import InputError
 from fsgld.likelihood import Likelihood
+from fsgld.measure import check_langevin
 from fsgld.model import FlatModel, Model, Params, Theta
 from fsgld.parts import Parts, choose_parts, make_memos
-from fsgld.preflight import Preflight, check_langevin, look
+from fsgld.preflight import Preflight, look
 from fsgld.refresh import Table, anchor_each
 from fsgld.results import Result
 from fsgld.run import Keep, Schedule, run
