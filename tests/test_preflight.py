@@ -81,6 +81,23 @@ def probes(surrogates):
     return mean + np.concatenate([z, -z]) @ L.T
 
 
+def growth(surrogates, theta):
+    """Give z J_s r_s/f_s, summed over clients, at a probe θ = mean + L z, as each parameter sees it."""
+    mean, L = coordinates(surrogates)
+    z, seen, total = np.linalg.solve(L, theta - mean), L / np.linalg.norm(L, axis=1)[:, None], 0
+    for shard, q, f in zip(problem()[1].values(), surrogates, F, strict=True):
+        r = L.T @ (row_gradients(shard, theta).sum(0) - np.array(q.grad_log(jnp.asarray(theta))))
+        J = -L.T @ (curvature(shard, theta) - np.array(q.precision)) @ L
+        total += (seen @ z) * (seen @ J @ r) / f
+    return total
+
+
+def bound(V_b):
+    """Give the mean over probes (K, d) plus two standard errors; probes come in antithetic pairs."""
+    pairs = (V_b[: len(V_b) // 2] + V_b[len(V_b) // 2 :]) / 2
+    return pairs.mean(0) + 2 * pairs.std(0, ddof=1) / np.sqrt(len(pairs))
+
+
 @pytest.mark.parametrize("slot", ["control_variate", "plain"])
 def test_noise_and_disagreement_are_the_variances_of_theory(slot, monkeypatch):
     """V_m and V_b against `theory.gradient_variance` = V_m/m + V_b, whitened, as a parameter sees it, over the probes.
@@ -100,9 +117,10 @@ def test_noise_and_disagreement_are_the_variances_of_theory(slot, monkeypatch):
             for m in (1, 2)
         )
         V_m.append(np.diag(M @ (2 * one - 2 * two) @ M) / np.diag(M))
-        V_b.append(np.diag(M @ (2 * two - one) @ M) / np.diag(M))
+        V_b.append(np.diag(M @ (2 * two - one) @ M) / np.diag(M) + growth(surrogates, theta))
     assert found.noise.sum() == pytest.approx(np.mean(V_m, axis=0).max(), rel=1e-9)
-    assert found.disagreement.sum() == pytest.approx(np.mean(V_b, axis=0).max(), rel=1e-9)
+    worst = bound(np.array(V_b)).argmax()
+    assert found.disagreement.sum() == pytest.approx(np.mean(V_b, axis=0)[worst], rel=1e-9)
 
 
 @pytest.mark.parametrize("slot", ["control_variate", "plain"])
@@ -123,11 +141,11 @@ def test_what_each_client_measures(slot):
             r = row_gradients(shard, theta).sum(0) - np.array(q.grad_log(jnp.asarray(theta)))
             residual[-1].append(L @ L.T @ r / np.linalg.norm(L, axis=1))
     r = np.array(residual).transpose(1, 0, 2)  # (S, K, d)
-    V_b = ((r**2 / F[:, None, None]).sum(0) - r.sum(0) ** 2).mean(0)
-    parts = (r * (r / F[:, None, None] - r.sum(0))).mean(1)
-    np.testing.assert_allclose(parts.sum(0), V_b, rtol=1e-9)
+    more = np.array([growth(surrogates, theta) for theta in probes(surrogates)])
+    V_b = bound((r**2 / F[:, None, None]).sum(0) - r.sum(0) ** 2 + more)
+    parts = (r * (r / F[:, None, None] - r.sum(0))).mean(1).sum(0) + more.mean(0)
     np.testing.assert_allclose(found.noise, noise[:, noise.sum(0).argmax()], rtol=1e-9)
-    np.testing.assert_allclose(found.disagreement, parts[:, V_b.argmax()], rtol=1e-9)
+    assert found.disagreement.sum() == pytest.approx(parts[V_b.argmax()], rel=1e-9)
     np.testing.assert_allclose(found.leverage, leverage, rtol=1e-9)
     inflation = noise.sum(0).max() / 16 * np.tanh(found.step_size / 4)
     inflation += V_b.max() * np.tanh(found.step_size * found.local_steps / 4)
@@ -225,7 +243,7 @@ def test_the_inflation_foretold_is_the_one_that_is_drawn():
             model, shards, surrogates, dynamics=fsgld.whitened(h), likelihood=fsgld.plain, batch_size=m, probs=F,
             local_steps=steps, rounds=2200, chains=100, thin=20 * steps, seed=1,
         ).draws.reshape(-1, 2)  # fmt: skip
-    words = f"variances will be about {100 * found.inflation:.0f} % too large"
+    words = f"variances may be up to {100 * found.inflation:.0f} % too large"
     assert [one for one in caught if str(one.message).startswith(words)]
     mean = sum(x.sum(0) for x in shards.values()) / P
     z = (draws - mean) * np.sqrt(P)
@@ -233,6 +251,30 @@ def test_the_inflation_foretold_is_the_one_that_is_drawn():
     error = (z**2).std(0) / np.sqrt(len(z))
     assert (error < 0.05).all()
     assert (np.abs((z**2).mean(0) - 1 - foretold) < Z * error).all()
+
+
+@pytest.mark.parametrize("visit", [0.02, 0.1, 0.3])
+def test_the_inflation_of_residuals_that_grow(visit):
+    """Where r_s = b_s z, with Σ b_s = 0, the variance at the ends of visits has a closed form, which V_b bounds.
+
+    Client s pulls with the rate 1 − b_s/f_s =: k_s, so a visit of time t makes of a variance v the variance
+    e^(−k_s t) v + (1 − e^(−k_s t))/k_s, and V_b = Σ b_s²/f_s + Σ b_s²/f_s: residuals, and their growth.
+    """
+    b = np.array([0.3, -0.2, -0.1])
+    shards = {name: np.zeros((n, 1)) for name, n in zip("abc", (20, 40, 15), strict=True)}
+    P = 76.0
+    model = fsgld.Model(lambda p: -0.5 * jnp.sum(p**2), lambda p, x: -0.5 * jnp.sum((x - p) ** 2), jnp.zeros(1))
+    precisions = np.array([20, 40, 15]) + P * b  # r_s = L'(Λ_s − N_s)L z = b_s z
+    surrogates = [Gaussian(jnp.zeros(1), jnp.array([[x]])) for x in precisions]
+    found = fsgld.preflight(model, shards, surrogates, step_size=visit, local_steps=1, probs=F)
+    k = 1 - b / F
+    kept = np.exp(-k * visit)
+    drawn = (F @ ((1 - kept) / k)) / (1 - F @ kept) - 1
+    V_b = 2 * (b**2 / F).sum()
+    z2 = np.mean(np.random.default_rng(0).standard_normal(32) ** 2)  # of the probes
+    assert found.disagreement.sum() == pytest.approx(V_b * z2, rel=1e-5)
+    assert drawn == pytest.approx(V_b * np.tanh(visit / 4), rel=visit / 2)  # to first order
+    assert drawn < found.inflation + 2 * found.inflation**2  # what is left out is of second order
 
 
 SURROGATES = {"auto": lambda: "auto", "too wide": lambda: scaled(0.3, 0.3, 0.3), "one off": lambda: scaled(1, 3, 1)}
@@ -252,8 +294,8 @@ def test_chosen_values_keep_the_inflation_below_what_is_allowed(surrogates, loca
 
 def test_forced_local_steps_shrink_the_step():
     """A visit may not last longer than the clients' disagreement allows: h falls as 1/L."""
-    surrogates = scaled(0.7, 1.3, 1.0)
-    steps = [preflight(surrogates, local_steps=L).step_size for L in (1, 20, 200)]
+    surrogates = scaled(0.5, 1.6, 1.0)
+    steps = [preflight(surrogates, local_steps=L, rounds=100).step_size for L in (1, 20, 200)]
     assert steps[0] > 15 * steps[1] > 100 * steps[2] > 0
     free = preflight(surrogates)
     assert free.step_size * free.local_steps <= 1.1 * steps[0]
@@ -295,7 +337,7 @@ def test_a_surrogate_that_lets_a_chain_drift_away_is_named():
     found = preflight(scaled(1, 3, 1), step_size=0.1, local_steps=200, probs=[0.49, 0.02, 0.49])
     assert found.low[1] < 0 < min(found.low[0], found.low[2])
     assert found.notes[0].startswith("b: a visit of 200 × 0.1")
-    chosen = preflight(scaled(1, 3, 1), local_steps=200, probs=[0.49, 0.02, 0.49])
+    chosen = preflight(scaled(1, 3, 1), local_steps=200, rounds=100, probs=[0.49, 0.02, 0.49])
     assert chosen.step_size * 200 <= 0.5 * np.log(1 / 0.02) / -chosen.low[1]
 
 
@@ -311,12 +353,10 @@ def test_laplace_on_shards_that_disagree_is_found_out():
     given = preflight(surrogates, step_size=0.1, local_steps=20)
     assert given.inflation > 1
     worst = "abc"[int(np.argmax(given.noise / given.batch_size + given.disagreement))]
-    assert (
-        f"variances will be about {100 * given.inflation:.0f} % too large, most of it from {worst}" in given.notes[-1]
-    )
+    assert f"variances may be up to {100 * given.inflation:.0f} % too large, most of it from {worst}" in given.notes[-1]
     chosen = preflight(surrogates)
     assert chosen.inflation <= NOISE + TRAVEL
-    assert "effective draws" in chosen.notes[-1]  # the price
+    assert chosen.step_size * chosen.local_steps < 0.1  # the price
 
 
 def parts_of(surrogates, dynamics, probs="auto"):

@@ -11,10 +11,10 @@ import numpy as np
 from fsgld.algorithm import Lots
 from fsgld.errors import InputError
 from fsgld.likelihood import plain
-from fsgld.model import FlatModel
+from fsgld.model import FlatModel, Theta
 from fsgld.parts import Parts
-from fsgld.probes import excess_curvatures, noise_all, residuals
-from fsgld.shards import Shards
+from fsgld.probes import Noise, excess_curvatures, noise_all, residuals
+from fsgld.shards import Shards, asked
 
 PROBES = 64  # at most
 WORK = 2e9  # multiplications that one pass of measuring may take, about; five times that for the rows of large clients
@@ -23,8 +23,10 @@ WORK = 2e9  # multiplications that one pass of measuring may take, about; five t
 class Measured(NamedTuple):
     """What all clients answered at probes from prior × q."""
 
-    points: np.ndarray  # (K, d): the probes
-    residual: np.ndarray  # (S, K, d), whitened: L'(∇log p(x_s|θ_k) − ∇log q_s(θ_k))
+    points: np.ndarray  # (K, d): the probes, θ_k = centre + L z_k
+    z: np.ndarray  # (K, d), in antithetic pairs: the second half is minus the first
+    residual: np.ndarray  # (S, K, d), whitened: r_s = L'(∇log p(x_s|θ_k) − ∇log q_s(θ_k))
+    growth: np.ndarray  # (S, K, d), whitened: J_s r_s, how r_s grows along itself
     noise: np.ndarray  # (S, K, d): N_s² Var(w_i v_i), as each parameter sees it
     leverage: np.ndarray  # (S,): N_s max_i w_i ‖L'v_i‖
     low: np.ndarray  # (S,): extreme eigenvalues of L'(H_s − Λ_s)L at the centre and two points two sds out
@@ -40,23 +42,23 @@ def measure(flat: FlatModel, parts: Parts, table: Shards) -> Measured:
     z = np.random.default_rng(0).standard_normal((K // 2, len(L)))
     z = np.concatenate([z, -z])  # antithetic: means over probes are exact for what is linear
     points = around + (z * L if L.ndim == 1 else z @ L.T)
-    residual = residuals(flat, jnp.asarray(points, dtype), factor, parts.surrogates, table)
+    found = residuals(flat, jnp.asarray(points, dtype), factor, parts.surrogates, table)
+    residual, growth = np.asarray(found.value, float), np.asarray(found.growth, float)
     lengths = (
         np.linalg.norm(z[:2], axis=1, keepdims=True) if len(L) < 4 else np.sqrt(len(L))
     )  # few may be short by chance
     far = np.concatenate([around[None], around + 2 * np.sqrt(len(L)) / lengths * (points[:2] - around)])
     ends = np.stack([excess_curvatures(flat, jnp.asarray(t, dtype), factor, parts.surrogates, table) for t in far])
     seen = np.eye(len(L)) if L.ndim == 1 else L / np.linalg.norm(L, axis=1)[:, None]
-    found = Measured(
-        points, residual, *measure_noise(flat, parts, table, points), ends[..., 0].min(0), ends[..., 1].max(0), seen
-    )
+    noise, leverage = measure_noise(flat, parts, table, points)
+    measured = Measured(points, z, residual, growth, noise, leverage, ends[..., 0].min(0), ends[..., 1].max(0), seen)
     for s, name in enumerate(table.names):
-        if not all(np.isfinite(leaf[s]).all() for leaf in found[1:6]):
+        if not all(np.isfinite(leaf[s]).all() for leaf in measured[2:8]):
             raise InputError(
                 f"{name}: gradients of the log-likelihood are not finite within two sds of the mean of prior × q; give"
                 " surrogates that fit better (fsgld.anchored at the mode), or a likelihood that is finite there"
             )
-    return found
+    return measured
 
 
 def measure_noise(
@@ -64,14 +66,22 @@ def measure_noise(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Let all clients measure the noise of their mini-batches; gives `noise` and `leverage` of `Measured`."""
     dtype, factor, N = parts.anchor.dtype, factor_of(parts), table.sizes.astype(float)
-    weights = np.ones(len(jax.tree.leaves(table.rows)[0]), dtype) if lots is None else np.asarray(lots.weights)
-    weighted = Shards((table.rows, weights), table.starts, table.sizes, table.names)
-    few = some_rows(weighted, int(5 * WORK / (len(points) * factor.size)))
-    found = noise_all(
-        flat, takes_differences(parts), jnp.asarray(points, dtype), parts.anchor, factor, few.rows[0],
-        jnp.asarray(few.rows[1]), jnp.asarray(few.starts), jnp.asarray(few.sizes),
-    )  # fmt: skip
+    given = takes_differences(parts), jnp.asarray(points, dtype), parts.anchor, factor
+    found = noise_of_some(flat, *given, int(5 * WORK / (len(points) * factor.size)), lots, table)
     return np.asarray(found.variance, float) * (N**2)[:, None, None], np.asarray(found.leverage, float) * N
+
+
+@asked
+def noise_of_some(
+    flat: FlatModel, differences: bool, points: jax.Array, anchor: Theta, factor: jax.Array, most: int,
+    lots: Lots | None, table: Shards,
+) -> Noise:  # fmt: skip
+    """Let all clients measure their noise on some of their rows (see `some_rows`)."""
+    count = len(jax.tree.leaves(table.rows)[0])
+    weights = np.ones(count, points.dtype) if lots is None else np.asarray(lots.weights)
+    few = some_rows(Shards((table.rows, weights), table.starts, table.sizes, table.names), most)
+    places = jnp.asarray(few.rows[1]), jnp.asarray(few.starts), jnp.asarray(few.sizes)
+    return noise_all(flat, differences, points, anchor, factor, few.rows[0], *places)
 
 
 def factor_of(parts: Parts) -> jax.Array:
@@ -86,7 +96,7 @@ def takes_differences(parts: Parts) -> bool:
 
 def some_rows(table: Shards, most: int) -> Shards:
     """Take evenly spaced rows of large clients, if all rows together would take too long; never fewer than 1000."""
-    if table.sizes.sum() <= most:
+    if table.sizes.sum() <= most or type(table) is not Shards:  # rows elsewhere are the clients' own matter
         return table
     each = max(most // len(table), 1000)
     picks = [a + np.linspace(0, n - 1, min(n, each)).astype(int)
@@ -124,8 +134,14 @@ def mini_batch_noise(measured: Measured, f: np.ndarray) -> tuple[float, np.ndarr
 
 
 def disagreement(measured: Measured, f: np.ndarray) -> tuple[float, np.ndarray]:
-    """Give V_b for the parameter that sees most of it, and each client's part, r_s²/f_s − r_s Σ_t r_t."""
-    r = measured.residual @ measured.seen.T  # (S, K, d)
-    parts = (r * (r / f[:, None, None] - r.sum(0)[None])).mean(1)
-    worst = int(np.argmax(parts.sum(0)))
-    return float(parts.sum(0)[worst]), np.asarray(parts[:, worst])
+    """Bound V_b for the parameter with the largest bound, and give each client's part in the mean over probes.
+
+    At a probe, r_s²/f_s − r_s Σ_t r_t + z J_s r_s/f_s is the part of client s; the last term is there because
+    residuals grow in the tails. The bound is the mean over probes plus two of its standard errors.
+    """
+    r, growth = measured.residual @ measured.seen.T, measured.growth @ measured.seen.T  # (S, K, d)
+    parts = (r**2 + measured.z @ measured.seen.T * growth) / f[:, None, None] - r * r.sum(0)
+    pairs = parts.sum(0).reshape(2, -1, parts.shape[-1]).mean(0)
+    bound = pairs.mean(0) + 2 * pairs.std(0, ddof=1) / np.sqrt(len(pairs))
+    worst = int(np.argmax(bound))
+    return float(bound[worst]), np.asarray(parts.mean(1)[:, worst])

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 
 from fsgld.derivatives import Shard, all_clients, gradient, sum_over_rows
 from fsgld.model import FlatModel, Row, Theta
-from fsgld.shards import Shards
+from fsgld.shards import Shards, asked
 from fsgld.surrogates import Gaussian
 
 
@@ -29,15 +29,45 @@ class Noise(NamedTuple):
     leverage: Float[Array, "*S"]  # max_i w_i ‖L'v_i‖ over rows and probes
 
 
+class Residual(NamedTuple):
+    """How far a surrogate is off at the probes, for one client or for all with a leading axis."""
+
+    value: Float[Array, "*S K d"]  # r_s = L'(∇log p(x_s|θ_k) − ∇log q_s(θ_k))
+    growth: Float[Array, "*S K d"]  # J_s r_s, with J_s = −L'(H_s − Λ_s)L its derivative: how it grows along itself
+
+
+@asked
 def residuals(
     flat: FlatModel, points: Float[Array, "K d"], factor: Array, surrogates: Gaussian, table: Shards
-) -> Float[np.ndarray, "S K d"]:
-    """Give L'(∇log p(x_s|θ_k) − ∇log q_s(θ_k)) for every client and probe."""
+) -> Residual:
+    """Let all clients evaluate their residuals, one after the other."""
+    places = jnp.asarray(table.starts), jnp.asarray(table.sizes)
+    return _residuals(flat, points, factor, surrogates, table.rows, *places)
 
-    def missed(theta: Theta) -> Array:
-        return all_clients(flat, theta, table)[1] - jax.vmap(lambda q_s: q_s.grad_log(theta))(surrogates)
 
-    return np.asarray(whiten(factor, jnp.stack([missed(theta) for theta in points], axis=1)), float)
+@partial(jax.jit, static_argnums=0)
+def _residuals(
+    flat: FlatModel, points: Float[Array, "K d"], factor: Array, surrogates: Gaussian, rows: Row, starts: Array,
+    sizes: Array,
+) -> Residual:  # fmt: skip
+    def client(one: tuple[Array, Array, Gaussian]) -> Residual:
+        start, size, q_s = one
+        return residual(flat, points, factor, q_s, Shard(rows, start, size))
+
+    return jax.lax.map(client, (starts, sizes, surrogates))
+
+
+def residual(flat: FlatModel, points: Float[Array, "K d"], factor: Array, q_s: Gaussian, shard: Shard) -> Residual:
+    """Let one client evaluate its residual and how it grows."""
+
+    def missed(theta: Theta) -> Theta:
+        return whiten(factor, gradient(flat, theta, shard) - q_s.grad_log(theta))
+
+    def at(theta: Theta) -> Residual:
+        value = missed(theta)
+        return Residual(value, jax.jvp(missed, (theta,), (_unwhiten(factor, value),))[1])
+
+    return jax.lax.map(at, points)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
