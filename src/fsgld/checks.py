@@ -33,7 +33,7 @@ def check_settings(given: dict[str, Any]) -> None:
         raise InputError(
             f"step_size is for the default dynamics; got {brief(given['step_size'])} and dynamics as well. Give one"
         )
-    if given["engine"] not in list(ENGINES):
+    if not callable(given["engine"]) and given["engine"] not in list(ENGINES):
         raise InputError(f"engine must be one of {sorted(ENGINES)}; got {brief(given['engine'])}")
     check_mini_batches(given["mini_batches"])
     check_kind("model", given["model"])

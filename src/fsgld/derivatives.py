@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from fsgld.algorithm import take
 from fsgld.model import FlatModel, Row, Theta
-from fsgld.shards import Shards
+from fsgld.shards import Shards, asked
 from fsgld.surrogates import Gaussian
 
 BLOCK = 512  # rows whose derivatives are computed at once
@@ -96,11 +96,22 @@ def prior_taylor(flat: FlatModel, theta: Theta, kind: str = "dense") -> Gaussian
     return Gaussian.from_precision(theta, H) + Gaussian(flat.grad_log_prior(theta))
 
 
+@asked
 def all_clients(
     flat: FlatModel, theta: Theta, table: Shards, kind: str | None = None
 ) -> tuple[Float[Array, " S"], Float[Array, "S d"], Array | None]:
     """Let every client compute log p(x_s | θ), G_s(θ) and, if a kind is named, H_s(θ)."""
     return _all_clients(flat, theta, table.rows, jnp.asarray(table.starts), jnp.asarray(table.sizes), kind)
+
+
+@asked
+def mean_derivatives(
+    flat: FlatModel, points: Float[Array, "K d"], table: Shards
+) -> tuple[Float[np.ndarray, "S d"], Float[np.ndarray, "S d d"]]:
+    """Let every client average G_s(θ_k) and H_s(θ_k) over points."""
+    answers = [all_clients(flat, theta, table, "dense")[1:] for theta in points]
+    G, H = (np.mean([np.asarray(answer[i], float) for answer in answers], axis=0) for i in (0, 1))
+    return G, H
 
 
 @partial(jax.jit, static_argnums=(0, 5))

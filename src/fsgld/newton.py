@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from fsgld.derivatives import all_clients, prior_taylor
+from fsgld.derivatives import all_clients, mean_derivatives, prior_taylor
 from fsgld.errors import InputError
 from fsgld.model import FlatModel, Theta
 from fsgld.shards import Shards
@@ -71,9 +71,7 @@ def match_moments(flat: FlatModel, mode: Mode, table: Shards, sweeps: int = 4, p
             L = np.linalg.cholesky((prior + surrogates.total()).covariance_float64())
         except InputError:
             return None
-        points = jnp.asarray(mu + z @ L.T, mode.theta.dtype)
-        answers = [all_clients(flat, theta, table, "dense")[1:] for theta in points]
-        G, H = (np.mean([np.asarray(answer[i], float) for answer in answers], axis=0) for i in (0, 1))
+        G, H = mean_derivatives(flat, jnp.asarray(mu + z @ L.T, mode.theta.dtype), table)
         shift, P = G + H @ mu, H.sum(0) + np.asarray(prior.precision, float)
         if not (np.isfinite(P).all() and np.linalg.eigvalsh(P).min() > 0):
             return None

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fsgld.derivatives import Shard, gradient, taylor
+from fsgld.errors import InputError
 from fsgld.likelihood import Likelihood, Memo
 from fsgld.model import FlatModel, Theta
 from fsgld.surrogates import Gaussian
@@ -27,6 +28,23 @@ class Table(NamedTuple):
     surrogates: Gaussian  # a stack, one a client
     total: Gaussian  # their product, summed once
     memos: Memo  # stacked too
+
+
+def own_tables(refresh: str | int, table: Table, chains: int) -> Table | None:
+    """Give each chain a table of its own, if clients refresh on visit."""
+    if refresh == "never":
+        return None
+    if not jnp.any(jnp.asarray([jnp.any(leaf != 0) for leaf in jax.tree.leaves(table.surrogates)])):
+        raise InputError("refresh renews surrogates, but surrogates is None; give surrogates (linear ones will do)")
+    if refresh != "on_visit":
+        return None
+    numbers = chains * sum(leaf.size for leaf in jax.tree.leaves(table))
+    if numbers > 2**29:
+        raise InputError(
+            f'refresh="on_visit" would carry {numbers:.2g} numbers with {chains} chains; use fewer chains, or diagonal'
+            " or linear surrogates (fsgld.fit(model, shards, fsgld.anchored, ...))"
+        )
+    return jax.tree.map(lambda leaf: jnp.tile(leaf[None], (chains,) + (1,) * leaf.ndim), table)
 
 
 @partial(jax.jit, static_argnums=(0, 1))

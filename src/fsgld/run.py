@@ -68,6 +68,7 @@ class Record(NamedTuple):
     chains: Chain  # where they are now
     converged: bool | None  # whether `until` held in the end; None if there was none
     seconds: dict[str, float]
+    there: np.ndarray | None = None  # (rounds, clients): who was there, where the engine found that out
 
 
 def run(
@@ -79,11 +80,12 @@ def run(
     federation: Federation,
     chains: Chain,
     root: jax.Array,
-    engine: str,
+    engine: str | Callable,
     checkpoint: Checkpoint | None,
     progress: bool | None,
 ) -> Record:
     """Run all rounds of all chains, or what a checkpoint has left to do."""
+    advance = engine if callable(engine) else ENGINES[engine]
     calls = checkpoint.load() if checkpoint else []
     federation, chains = _resume(rules, plan, schedule, federation, chains, calls)
     seconds = {"compile_and_first_call": 0.0, "further_calls": 0.0}
@@ -95,7 +97,7 @@ def run(
                 begin = time.perf_counter()
                 if schedule.anchors(first):
                     federation = _anchor_again(rules, federation, chains, calls[-1], first)
-                chains, trace = ENGINES[engine](rules, plan, dynamics, federation, chains, root, jnp.int32(first))
+                chains, trace = advance(rules, plan, dynamics, federation, chains, root, jnp.int32(first))
                 _forget_states(calls)
                 calls.append(_collect(keep, first, plan.rounds, chains, trace))
                 seconds["further_calls" if call else "compile_and_first_call"] += time.perf_counter() - begin
@@ -144,6 +146,7 @@ def _collect(keep: Keep, first: int, rounds: int, chains: Chain, trace: Any) -> 
     count, _, _, d = trace.draws.shape
     flat = np.asarray(trace.draws).reshape(count, -1, d)
     leaves = {f"state_{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(chains))}
+    leaves |= {} if trace.there is None else {"there": trace.there}
     return {
         "draws": flat[:, wanted],
         "steps": steps[wanted],
@@ -165,13 +168,15 @@ def _forget_states(calls: list[Arrays]) -> None:
         del calls[-1][name]
 
 
-def _join(keep: Keep, calls: list[Arrays]) -> dict[str, np.ndarray]:
+def _join(keep: Keep, calls: list[Arrays]) -> dict[str, Any]:
     """Put the calls' results end to end, and drop the burn-in."""
-    joined = {name: np.concatenate([call[name] for call in calls], axis=-1) for name in ("steps", "visited", "alive")}
+    names = ("steps", "visited", "alive")
+    joined: dict[str, Any] = {name: np.concatenate([call[name] for call in calls], axis=-1) for name in names}
     steps = joined.pop("steps")
     kept = steps > keep.dropped(joined["visited"].shape[1])
     draws = np.concatenate([call["draws"] for call in calls], axis=1)[:, kept]
-    return {"draws": draws, "draw_rounds": (steps[kept] - 1) // keep.local_steps, **joined}
+    there = np.concatenate([call["there"] for call in calls]) if "there" in calls[0] else None
+    return {"draws": draws, "draw_rounds": (steps[kept] - 1) // keep.local_steps, "there": there, **joined}
 
 
 @contextmanager

@@ -38,7 +38,7 @@ from fsgld.measure import check_langevin
 from fsgld.model import FlatModel, Model, Params, Theta
 from fsgld.parts import Parts, choose_parts, make_memos
 from fsgld.preflight import Preflight, look
-from fsgld.refresh import Table, anchor_each
+from fsgld.refresh import Table, anchor_each, own_tables
 from fsgld.results import Result
 from fsgld.run import Keep, Schedule, run
 from fsgld.shards import Data, Shards, gather
@@ -70,7 +70,7 @@ def sample(
     max_rounds: int | None = None,
     start: Params | None = None,
     seed: int = 0,
-    engine: str = "compiled",
+    engine: str | Callable = "compiled",
     checkpoint: str | Path | None = None,
     progress: bool | None = None,
 ) -> Result:
@@ -166,7 +166,7 @@ def sample(
         starts = _starts(model, flat, theta, table, chains, root, parts)
     else:
         starts = check_start(start, model, flat, table, chains, theta.dtype)
-    tables = _tables(refresh, federation.table, chains, len(theta))
+    tables = own_tables(refresh, federation.table, chains)
     if tables is not None and start is not None:
         tables = anchor_each(rules.model, rules.likelihood, federation.table, starts, Shard(*federation[:3]))
     carried = Chain(jax.vmap(parts.dynamics.init)(starts), tables)
@@ -176,12 +176,14 @@ def sample(
         "probs": [float(p) for p in parts.probs], "alpha": float(alpha),
         "mini_batches": checked.mini_batches if checked else "uniform", "thin": keep.thin, "burn_in": keep.burn_in,
         "refresh": refresh, "until": None if until is None else [float(x) for x in until], "seed": int(seed),
-        "engine": engine, "dtype": str(theta.dtype), "rows": [int(n) for n in table.sizes],
+        "engine": engine if isinstance(engine, str) else "sites", "dtype": str(theta.dtype),
+        "rows": [int(n) for n in table.sizes],
     }  # fmt: skip
-    plan = _make_plan(chains, R, T, m, len(theta), keep.record, refresh)
+    a_call = R if isinstance(engine, str) else 1  # between real sites a round is a call
+    plan = _make_plan(chains, a_call, T, m, len(theta), keep.record, refresh)
     saved = None
     if checkpoint is not None:
-        first = {"data": digest(table.rows), "model": flat.fingerprint} | settings
+        first = {"data": table.fingerprint(), "model": flat.fingerprint} | settings
         saved = Checkpoint(checkpoint, first | {"plan": list(plan)} | _digests(parts.dynamics, federation, carried))
     setup = time.perf_counter() - begin
     schedule = Schedule(0 if isinstance(refresh, str) else refresh, until)
@@ -261,23 +263,6 @@ def _make_plan(chains: int, rounds: int, T: int, m: int, d: int, record: int, re
     return plan._replace(rounds=call, group=largest_divisor(call, plan.group))
 
 
-def _tables(refresh: str | int, table: Table, chains: int, d: int) -> Table | None:
-    """Give each chain a table of its own, if clients refresh on visit."""
-    if refresh == "never":
-        return None
-    if not jnp.any(jnp.asarray([jnp.any(leaf != 0) for leaf in jax.tree.leaves(table.surrogates)])):
-        raise InputError("refresh renews surrogates, but surrogates is None; give surrogates (linear ones will do)")
-    if refresh != "on_visit":
-        return None
-    numbers = chains * sum(leaf.size for leaf in jax.tree.leaves(table))
-    if numbers > 2**29:
-        raise InputError(
-            f'refresh="on_visit" would carry {numbers:.2g} numbers with {chains} chains; use fewer chains, or diagonal'
-            " or linear surrogates (fsgld.fit(model, shards, fsgld.anchored, ...))"
-        )
-    return jax.tree.map(lambda leaf: jnp.tile(leaf[None], (chains,) + (1,) * leaf.ndim), table)
-
-
 def _starts(
     model: Model, flat: FlatModel, theta: Theta, table: Shards, chains: int, root: jax.Array, parts: Parts
 ) -> jax.Array:
@@ -298,6 +283,7 @@ def _starts(
 
 def _learnt(parts: Parts, checked: Preflight | None, record: Any, there: np.ndarray | None) -> dict[str, Any]:
     """Collect what a reader of the result should know: expectations, who was away, what was tamed."""
+    there = record.there if there is None else there
     learnt: dict[str, Any] = {"rounds": record.visited.shape[1], "converged": record.converged}
     if parts.shares is not None:
         learnt["shares"] = [float(share) for share in parts.shares]

@@ -7,14 +7,17 @@ from client name to data set. Client probabilities f_s are an argument of `fsgld
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
+from inspect import signature
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fsgld.checkpoint import digest
 from fsgld.errors import InputError, brief, check_whole, is_number
 
 Data = Any
@@ -37,6 +40,32 @@ class Shards:
         begin = int(self.starts[s])
         end = begin + int(self.sizes[s])
         return jax.tree.map(lambda leaf: leaf[begin:end], self.rows)
+
+    def fingerprint(self) -> str:
+        """Say in one word which rows these are."""
+        return digest(self.rows)
+
+    def ask(self, question: str, given: dict[str, Any]) -> Any:
+        """Pass a question on to clients whose rows are not here; only tables without rows do this."""
+        raise NotImplementedError
+
+
+def asked(question: Callable) -> Callable:
+    """Mark a question about rows, `question(flat, …, table)`: a table that has no rows here passes it on to clients.
+
+    Answers have a leading axis of clients, so those of single clients can be put together.
+    """
+    names = signature(question)
+
+    @wraps(question)
+    def ask(*args: Any, **kwargs: Any) -> Any:
+        bound = names.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = dict(bound.arguments)
+        table = given.pop("table")
+        return table.ask(question.__name__, given) if type(table) is not Shards else question(*args, **kwargs)
+
+    return ask
 
 
 def gather(shards: list[Data] | dict[str, Data] | Shards) -> Shards:

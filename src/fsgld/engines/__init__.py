@@ -118,6 +118,7 @@ class Trace(NamedTuple):
     draws: Float[Array, "chains rounds kept d"]
     visited: Int[Array, "chains rounds"]
     alive: Bool[Array, "chains rounds"]  # whether |θ| < RUNAWAY at the end of the round
+    there: Bool[np.ndarray, "rounds S"] | None = None  # who was there, where that is known only afterwards
 
 
 def make_plan(chains: int, rounds: int, local_steps: int, m: int, d: int, record: int = 1) -> Plan:

@@ -29,8 +29,9 @@ def advance(
     chains: Chain,
     root: Key[Array, ""],
     first_round: Int[Array, ""] | int,
+    which: Int[Array, " chains"] | None = None,
 ) -> tuple[Chain, Trace]:
-    """Take every chain `plan.rounds` rounds further."""
+    """Take every chain `plan.rounds` rounds further; `which` are their numbers, by default 0, 1, …."""
     d, dtype = chains.state.theta.shape[-1], chains.state.theta.dtype
 
     def draw(keys: RoundKeys, first: Int[Array, ""] | int = 0) -> Numbers:
@@ -68,7 +69,7 @@ def advance(
         firsts = first_round + jnp.arange(0, plan.rounds, plan.group)
         return jax.lax.scan(group, chain, firsts)
 
-    every_chain = (chains, jnp.arange(plan.chains))
+    every_chain = (chains, jnp.arange(plan.chains) if which is None else which)
     if plan.together:
         chains, out = jax.vmap(travel)(*every_chain)
     else:
