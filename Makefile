@@ -22,7 +22,7 @@ $(VENV)/.demo: $(VENV)/.pip pyproject.toml
 	touch $@
 
 $(VENV)/.test: $(VENV)/.pip pyproject.toml
-	$(PIP) --editable ".[plots,arviz,data]" --group dev
+	$(PIP) --editable ".[plots,arviz,data,glm]" --group dev
 	touch $@
 
 demo: $(VENV)/.demo

@@ -3,7 +3,7 @@
 `fsgld` implements Federated Stochastic Gradient Langevin Dynamics (el Mekkaoui, Mesquita,
 Blomstedt and Kaski, UAI 2021). Start with `Model` and `sample`. The modules `fsgld.shards` (splitting
 helpers), `fsgld.schedules` (step sizes) and `fsgld.theory` (the paper's bounds) complete the names below;
-`fsgld.data` has the paper's data sets.
+`fsgld.data` has the paper's data sets, `fsgld.adapters` takes models from elsewhere, `fsgld.errors` has what is raised.
 """
 
 import sys
@@ -12,12 +12,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fsgld import data, diagnostics, schedules, shards, theory  # noqa: F401
+    from fsgld import adapters, data, diagnostics, errors, schedules, shards, theory  # noqa: F401
+    from fsgld.adapters import from_numpyro
     from fsgld.approximate import approximate
     from fsgld.diagnostics import Converged
     from fsgld.dynamics import langevin, psgld, sghmc, whitened
-    from fsgld.errors import CheckpointError, InputError
+    from fsgld.errors import CheckpointError, InputError  # noqa: F401
     from fsgld.fit import analytic, anchored, fit, from_draws, laplace
+    from fsgld.glm import glm
     from fsgld.likelihood import control_variate, plain
     from fsgld.model import Model
     from fsgld.preflight import preflight
@@ -28,10 +30,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "CheckpointError",
     "Converged",
     "Gaussian",
-    "InputError",
     "Model",
     "Result",
     "analytic",
@@ -40,6 +40,8 @@ __all__ = [
     "control_variate",
     "fit",
     "from_draws",
+    "from_numpyro",
+    "glm",
     "langevin",
     "laplace",
     "plain",
@@ -52,11 +54,13 @@ __all__ = [
 
 # Names are fetched from their modules when first used, so that `fsgld --help` need not wait for JAX.
 _HOMES = {
+    "adapters": ("from_numpyro",),
     "approximate": ("approximate",),
     "diagnostics": ("Converged",),
     "dynamics": ("langevin", "psgld", "sghmc", "whitened"),
     "errors": ("CheckpointError", "InputError"),
     "fit": ("analytic", "anchored", "fit", "from_draws", "laplace"),
+    "glm": ("glm",),
     "likelihood": ("control_variate", "plain"),
     "model": ("Model",),
     "preflight": ("preflight",),
@@ -65,7 +69,7 @@ _HOMES = {
     "surrogates": ("Gaussian",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = ("data", "diagnostics", "schedules", "shards", "theory")
+_MODULES = ("adapters", "data", "diagnostics", "errors", "schedules", "shards", "theory")
 
 
 def __getattr__(name: str) -> Any:

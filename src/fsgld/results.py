@@ -268,8 +268,9 @@ def _status(c: int, good: np.ndarray, record: Record, clients: tuple[str, ...]) 
 def _structure(tree: Any, leaf: Any) -> Any:
     """Write the containers of a pytree as JSON; unknown containers become dicts by path."""
     if isinstance(tree, dict) and all(isinstance(key, str) for key in tree):
-        keys = tree if isinstance(tree, OrderedDict) else sorted(tree)  # as JAX orders the leaves
-        return {"dict": {key: _structure(tree[key], leaf) for key in keys}}
+        kind = "ordered" if isinstance(tree, OrderedDict) else "dict"
+        keys = tree if kind == "ordered" else sorted(tree)  # as JAX orders the leaves
+        return {kind: {key: _structure(tree[key], leaf) for key in keys}}
     if type(tree) in (list, tuple):
         return {type(tree).__name__: [_structure(item, leaf) for item in tree]}
     if jax.tree_util.all_leaves([tree]):
@@ -286,7 +287,8 @@ def _rebuild(structure: Any, arrays: dict[str, np.ndarray]) -> Any:
     if structure is None:
         return None
     ((kind, content),) = structure.items()
-    if kind == "dict":
-        return {key: _rebuild(value, arrays) for key, value in content.items()}
-    items = [_rebuild(value, arrays) for value in content]
-    return items if kind == "list" else tuple(items)
+    if kind in ("dict", "ordered"):
+        items = {key: _rebuild(value, arrays) for key, value in content.items()}
+        return OrderedDict(items) if kind == "ordered" else items
+    parts = [_rebuild(value, arrays) for value in content]
+    return parts if kind == "list" else tuple(parts)
