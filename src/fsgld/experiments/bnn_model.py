@@ -38,11 +38,14 @@ def _log_prior(layers: Layers) -> Array:
 
 
 def logit(layers: Layers, x: Array) -> Array:
-    """Evaluate the log odds of y = 1: the difference of the two outputs, as softmax needs no more."""
+    """Evaluate the log odds of y = 1 for one row: the difference of the two outputs, as softmax needs no more."""
     for layer in layers[:-1]:
         x = jax.nn.relu(x @ layer["w"] + layer["b"])
     out = x @ layers[-1]["w"] + layers[-1]["b"]
-    return out[..., 1] - out[..., 0]
+    return out[1] - out[0]
+
+
+_logits = jax.vmap(logit, in_axes=(None, 0))
 
 
 def log_likelihood(layers: Layers, row: dict[str, Array]) -> Array:
@@ -92,7 +95,7 @@ def generated(rows: int, seed: int = 0) -> Rows:
     x = rng.standard_normal((rows, 18), np.float32)
     teacher = _init((18, 18, 18, 8, 2), jax.random.key(seed))
     blocks = range(0, rows, 100_000)
-    z = np.concatenate([np.asarray(logit(teacher, jnp.asarray(x[b : b + 100_000]))) for b in blocks])
+    z = np.concatenate([np.asarray(_logits(teacher, jnp.asarray(x[b : b + 100_000]))) for b in blocks])
     z = 3 * (z - np.median(z)) / z.std()
     return {"x": x, "y": (rng.uniform(size=rows) < 1 / (1 + np.exp(-z))).astype(np.float32)}
 
@@ -156,7 +159,7 @@ def _predict(draws: Any, rows: Any) -> tuple[Array, Array]:
     """Evaluate each draw's average log-likelihood, and the average over draws of p(y = 1 | x)."""
 
     def one(total: Array, layers: Layers) -> tuple[Array, Array]:
-        z = logit(layers, rows["x"])
+        z = _logits(layers, rows["x"])
         return total + jax.nn.sigmoid(z), -jnp.mean(jax.nn.softplus((1 - 2 * rows["y"]) * z))
 
     total, values = jax.lax.scan(one, jnp.zeros_like(rows["y"]), draws)
