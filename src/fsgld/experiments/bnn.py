@@ -255,14 +255,17 @@ def compare(literal: Outcome, corrected: Outcome) -> list[Line]:
         for method in (CENTRAL, DSGLD, DRAWS):
             for what in ("test", "train"):
                 claim = TABLE_1.get((a, method), {}).get(what, "") if name == "susy" else ""
-                was = words(literal.find(printed, a, method), what)
-                ours = words(found[OURS], what) if method == DRAWS else "—"
+                was = words(literal.find(printed, a, method), what) if name == "susy" else "—"
+                ours = f"our recipe: {words(found[OURS], what)}" if method == DRAWS else "—"
                 quantity = f"{what} log-likelihood: {where}, {method}"
                 lines.append(Line(quantity, claim or "not in the paper", was, words(found[method], what), ours))
-        lines.append(Line(f"the same: {where}, ours − centralised", "not in the paper", "—", "—", _gap(found)))
+        lines.append(
+            Line(f"test log-likelihood: {where}, our recipe − centralised", "not in the paper", "—", "—", _gap(found))
+        )
         for what, text in AVERAGED.items():
             both = ", ".join(f"{method} {words(found[method], what)}" for method in (CENTRAL, DSGLD))
-            lines.append(Line(f"{text}: {where}", "not in the paper", "—", both, words(found[OURS], what)))
+            ours = f"our recipe: {words(found[OURS], what)}"
+            lines.append(Line(f"{text}: {where}", "not in the paper", "—", both, ours))
     return lines
 
 

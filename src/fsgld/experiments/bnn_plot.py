@@ -12,7 +12,7 @@ from fsgld.experiments.figures import COLOURS, bare, new_figure
 
 LINES = {CENTRAL: COLOURS["SGLD"], OURS: COLOURS["ours"], DSGLD: COLOURS["DSGLD"], DRAWS: COLOURS["FSGLD"]}
 CONSTANT = float(np.log(0.5))
-LOWEST = -0.8
+LOWEST, HIGHEST = -0.8, -0.25
 
 
 def draw(literal: Outcome, corrected: Outcome) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def draw(literal: Outcome, corrected: Outcome) -> dict[str, Any]:
             assert run is not None
             _column(ax, i, run)
         _panel(bare(ax), name, columns, corrected)
-    axes[0].set_ylabel("average log-likelihood of test rows")
+    axes[0].set_ylabel("average log-likelihood of test rows:\nmeans of chains, ± 2 sd of their draws")
     return {"bnn": figure}
 
 
@@ -38,11 +38,12 @@ def _column(ax: Any, i: int, run: Run) -> None:
     seen = values > LOWEST
     x = i + np.linspace(-0.28, 0.28, max(len(values), 2))[: len(values)]
     ax.errorbar(x[seen], values[seen], 2 * sds[seen], fmt="o", ms=4, color=colour, elinewidth=1, alpha=0.85)
-    if seen.any():
-        ax.text(i, values[seen].max() + 0.012, f"{values.mean():.3f}" if seen.all() else "", ha="center",
-                color=colour, fontsize=10, fontweight="bold")  # fmt: skip
+    style = {"ha": "center", "color": colour, "bbox": {"fc": "white", "ec": "none", "alpha": 0.75, "pad": 0.5}}
+    if len(values) and seen.all():
+        top = min(float((values + 2 * sds).max()) + 0.01, HIGHEST - 0.02)
+        ax.text(i, top, f"{values.mean():.3f}".replace("-", "−"), fontsize=10, fontweight="bold", **style)
     words = [f"{run.diverged} diverged"] * bool(run.diverged) + [f"{(~seen).sum()} below"] * bool((~seen).any())
-    ax.text(i, LOWEST + 0.008, "\n".join(words), ha="center", va="bottom", color=colour, fontsize=9)
+    ax.text(i, LOWEST + 0.008, "\n".join(words), va="bottom", fontsize=9, **style)
 
 
 def _panel(ax: Any, name: str, columns: list[tuple[float, str]], corrected: Outcome) -> None:
@@ -58,6 +59,6 @@ def _panel(ax: Any, name: str, columns: list[tuple[float, str]], corrected: Outc
     for a in dict.fromkeys(splits):
         middle = np.mean([i for i, other in enumerate(splits) if other == a])
         kind = "IID" if a > 1 else "non-IID"
-        ax.text(middle, -0.235, f"{kind}: Beta({a:g}, {a:g})", ha="center", transform=ax.get_xaxis_transform())
-    ax.set(ylim=(LOWEST, -0.25), xlim=(-0.5, len(columns) - 0.5))
+        ax.text(middle, -0.17, f"{kind}: Beta({a:g}, {a:g})", ha="center", transform=ax.get_xaxis_transform())
+    ax.set(ylim=(LOWEST, HIGHEST), xlim=(-0.5, len(columns) - 0.5))
     ax.set_title(f"{name}: {data.rows:,} rows, {corrected.settings.clients} clients of {data.size:,}", fontsize=11)
