@@ -4,7 +4,6 @@ Rows are those of a logistic regression, whose curvature changes with θ: there 
 """
 
 import shutil
-import sys
 from functools import cache
 
 import jax
@@ -17,7 +16,7 @@ from fsgld import randomness
 from fsgld.algorithm import Rules, client_update
 from fsgld.engines import Chain, Federation, everyone, leave, presence
 from fsgld.randomness import Numbers
-from fsgld.refresh import Table
+from fsgld.refresh import Table, own_tables
 from fsgld.shards import gather
 from fsgld.surrogates import Gaussian
 from problems import Z
@@ -305,11 +304,10 @@ def test_refresh_without_surrogates_is_refused(refresh):
 def test_tables_that_are_too_large_to_carry_are_refused():
     stack = Gaussian(jnp.ones((2000, D)), jnp.ones((2000, D, D)))
     table = Table(stack, stack.total(), ())  # 12,006 numbers
-    tables = sys.modules["fsgld.sample"]._tables
     with pytest.raises(fsgld.InputError, match=r"would carry 6e\+08 numbers with 50000 chains; use fewer chains, or"):
-        tables("on_visit", table, 50_000, D)
-    assert tables(6, table, 50_000, D) is None  # nothing is carried
-    assert tables("on_visit", table, 2, D).total.shift.shape == (2, D)
+        own_tables("on_visit", table, 50_000)
+    assert own_tables(6, table, 50_000) is None  # nothing is carried
+    assert own_tables("on_visit", table, 2).total.shift.shape == (2, D)
 
 
 def test_a_numpy_number_is_a_number_of_rounds(tmp_path):

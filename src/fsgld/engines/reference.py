@@ -29,14 +29,15 @@ def advance(
     chains: Chain,
     root: Key[Array, ""],
     first_round: Int[Array, ""] | int,
+    which: Int[Array, " chains"] | None = None,
 ) -> tuple[Chain, Trace]:
-    """Take every chain `plan.rounds` rounds further."""
+    """Take every chain `plan.rounds` rounds further; `which` are their numbers, by default 0, 1, …."""
     d, dtype = chains.state.theta.shape[-1], chains.state.theta.dtype
     ends, traces = [], []
     for c in range(plan.chains):
         chain = jax.tree.map(lambda leaf, c=c: leaf[c], chains)
         for r in range(int(first_round), int(first_round) + plan.rounds):
-            keys = round_keys(root, c, r)
+            keys = round_keys(root, c if which is None else which[c], r)
             s, mass = federation.presence.reassign(keys.client, r)
             steps = numbers(keys, plan.local_steps, rules.batch_size, d, dtype)
             state, draws = _update(rules, dynamics, federation.client(s, chain.table, mass), chain.state, steps)
