@@ -100,7 +100,7 @@ def from_numpyro(model: Callable[..., Any], rows: Data) -> Adapted:
         return values, prior, sum((term for seen, term in terms if seen), jnp.zeros(()))
 
     init, blank = _latents(model, rows, handlers, biject_to)
-    one = lambda row: jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], row)  # noqa: E731
+    one: Any = lambda row: jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], row)  # noqa: E731
     adapted = Model(lambda u: follow(u, blank)[1], lambda u, row: follow(u, one(row))[2], init)
     _check_rows_add_up(adapted, lambda u, data: follow(u, data)[2], rows)
     return Adapted(adapted, lambda u: follow(u, blank)[0])

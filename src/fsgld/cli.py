@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fsgld import __version__
+from fsgld import __version__, glm_commands
 from fsgld.experiments import EXPERIMENTS
 
 # What is heavy (JAX, the library) is imported inside the commands, so that help comes at once.
@@ -54,7 +54,7 @@ def list_data() -> None:
 @data_app.command("get")
 def get_data(names: Names) -> None:
     """Download data sets from UCI into the cache; a broken download goes on where it stopped."""
-    with _one_sentence():
+    with one_sentence():
         from fsgld import data
 
         for name in names:
@@ -69,7 +69,7 @@ def reproduce(
     seeds: Annotated[int | None, typer.Option(help="Repetitions; by default as in the paper.")] = None,
 ) -> None:
     """Run an experiment of the paper; write data, figures, and a table against what the paper says."""
-    with _one_sentence():
+    with one_sentence():
         from rich.console import Console
 
         from fsgld.experiments.reproduce import as_table
@@ -95,7 +95,7 @@ def _progress() -> Iterator[Callable[[int, int, str], None]]:
 
 
 @contextmanager
-def _one_sentence() -> Iterator[None]:
+def one_sentence() -> Iterator[None]:
     """End with exit code 2 and one sentence if the user can put it right."""
     from fsgld.errors import CheckpointError, InputError
 
@@ -104,6 +104,10 @@ def _one_sentence() -> Iterator[None]:
     except (InputError, CheckpointError, ImportError) as error:
         typer.echo(f"fsgld: {error}", err=True)
         raise typer.Exit(2) from None
+
+
+app.command("glm", no_args_is_help=True)(glm_commands.glm)
+app.command("predict", no_args_is_help=True)(glm_commands.predict)
 
 
 def main() -> None:

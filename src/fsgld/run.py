@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fsgld.algorithm import Rules
 from fsgld.checkpoint import Arrays, Checkpoint
 from fsgld.derivatives import Shard
-from fsgld.diagnostics import Converged
+from fsgld.diagnostics import Converged, rhat
 from fsgld.dynamics import Dynamics
 from fsgld.engines import Chain, Federation, Plan, compiled, reference
 from fsgld.refresh import anchor_all
@@ -179,6 +179,13 @@ def _join(keep: Keep, calls: list[Arrays]) -> dict[str, Any]:
     return {"draws": draws, "draw_rounds": (steps[kept] - 1) // keep.local_steps, "there": there, **joined}
 
 
+def _worst_rhat(drawn: list[np.ndarray]) -> str:
+    """Give the largest R-hat of the draws so far, in words."""
+    draws = np.concatenate(drawn, axis=1)
+    worst = rhat(draws[:, :: max(1, draws.shape[1] // 1000)])
+    return f"{np.nanmax(worst):.3f}" if np.isfinite(worst).any() else "not known yet"
+
+
 @contextmanager
 def _bar(progress: bool | None, rounds: int, done: int) -> Iterator[Callable[[int, Arrays], None]]:
     """Show a progress bar on standard error; by default only where a person looks at it."""
@@ -189,10 +196,17 @@ def _bar(progress: bool | None, rounds: int, done: int) -> Iterator[Callable[[in
                TextColumn("rounds"), TimeRemainingColumn())  # fmt: skip
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("sampling", total=rounds, completed=done)
+        drawn: list[np.ndarray] = []
+        text, next_look = "sampling", time.monotonic() + 2
 
         def show(completed: int, call: Arrays) -> None:
+            nonlocal text, next_look
+            drawn.append(call["draws"])
             lost = int((~call["alive"][:, -1]).sum())
-            text = f"sampling ({lost} diverged)" if lost else "sampling"
+            if lost or time.monotonic() > next_look:
+                begin = time.monotonic()
+                text = f"sampling ({lost} diverged)" if lost else f"sampling, R-hat {_worst_rhat(drawn)}"
+                next_look = time.monotonic() + 2 + 20 * (time.monotonic() - begin)  # looking costs a twentieth at most
             bar.update(task, completed=completed, description=text)
 
         yield show

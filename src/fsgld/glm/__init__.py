@@ -79,6 +79,7 @@ def glm(
     trials: str | None = None,
     priors: Mapping[str, str] | None = None,
     least: int = 1,
+    skip: bool = False,
 ) -> Glm:
     """Agree on a design across sites and build the model.
 
@@ -100,6 +101,8 @@ def glm(
         is for predictors at their means.
     least
         Counts below this are withheld from a site's summary, and sites with fewer rows refused.
+    skip
+        Leave out sites that cannot be used (no rows, no such column) instead of refusing; `sites` says so.
 
     Examples
     --------
@@ -115,17 +118,37 @@ def glm(
         raise InputError(f"tables must be a dict from site to table, with one at least; got {brief(tables, 40)}")
     if site_effects != "none" and len(tables) < 2:
         raise InputError(f"{site_effects} site effects need two sites at least; got {len(tables)}")
-    read = {str(name): as_table(table, str(name), design.parsed.variables) for name, table in tables.items()}
-    first = [_agree.describe(table, design, name, least) for name, table in read.items()]
+    read, first, left_out = _describe_all(design, tables, least, skip)
+    if site_effects != "none" and len(first) < 2:
+        raise InputError(f"{site_effects} site effects need two usable sites at least; {left_out[0]['reason']}")
     design = _agree.agree(design, first)
     second = [_agree.moments(table, design, name) for name, table in read.items()]
     design = _agree.settle(design, second)
     design = replace(design, priors=choose_priors(design, dict(priors or {})))
-    whole = {name: _agree.complete(table, design.parsed, name) for name, table in read.items()}
+    whole = {name: _agree.complete(table, design.parsed.variables, name) for name, table in read.items()}
     shards = {name: design.make_rows(table, name, i) for i, (name, table) in enumerate(whole.items())}
     if site_effects == "hierarchical":
         design = add_pilot(design, shards)
-    return Glm(design, build(design).model(), shards, _agree.report(design, first, second))
+    return Glm(design, build(design).model(), shards, _agree.report(design, first, second) + left_out)
+
+
+def _describe_all(
+    design: Design, tables: Mapping[str, Any], least: int, skip: bool
+) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
+    """Read and describe all sites; give tables, summaries, and what was left out."""
+    read, first, left_out = {}, [], []
+    for name, given in tables.items():
+        try:
+            table = as_table(given, str(name), design.parsed.variables)
+            first.append(_agree.describe(table, design, str(name), least))
+            read[str(name)] = table
+        except InputError as error:
+            if not skip:
+                raise
+            left_out.append({"site": str(name), "rows": 0, "reason": str(error)})
+    if not first:
+        raise InputError(f"no site can be used; {left_out[0]['reason']}")
+    return read, first, left_out
 
 
 def start_design(formula: str, family: str, site_effects: str, offset: str | None, trials: str | None) -> Design:

@@ -17,26 +17,25 @@ import pandas as pd
 
 from fsgld.errors import InputError, brief
 from fsgld.glm.design import Design, _is_text
-from fsgld.glm.formula import Parsed
 
 MOST_LEVELS = 200
 Summary = dict[str, Any]
 
 
-def complete(table: pd.DataFrame, parsed: Parsed, name: str) -> pd.DataFrame:
+def complete(table: pd.DataFrame, variables: Sequence[str], name: str) -> pd.DataFrame:
     """Keep rows without missing values in the columns that are used; the index still counts the file's rows."""
     header = table.attrs.get("columns", list(table.columns))
-    for variable in parsed.variables:
+    for variable in variables:
         if variable not in table:
             near = ", ".join(map(str, header[:12])) + (", …" if len(header) > 12 else "")
             raise InputError(f"{name} has no column {brief(variable)}; its columns are {near}")
-    return table[list(parsed.variables)].dropna()
+    return table[list(variables)].dropna()
 
 
 def describe(table: pd.DataFrame, design: Design, name: str, least: int = 1) -> Summary:
     """Summarise a site's columns for round 1."""
     p = design.parsed
-    whole = complete(table, p, name)
+    whole = complete(table, p.variables, name)
     missing = {v: int(table[v].isna().sum()) for v in p.variables if table[v].isna().any()}
     if not len(whole):
         most = max(missing, key=lambda v: missing[v]) if missing else ""
@@ -94,7 +93,7 @@ def agree(design: Design, summaries: Sequence[Summary]) -> Design:
 
 def moments(table: pd.DataFrame, design: Design, name: str) -> Summary:
     """Summarise a site's outcome and design columns for round 2: count, mean, sum of squares around the mean."""
-    whole = complete(table, design.parsed, name)
+    whole = complete(table, design.parsed.variables, name)
     made, y = design.matrix(whole, name), design.observed(whole, name)
     exposure = np.exp(design.evaluate(design.parsed.offset, whole, name)) if design.parsed.offset else np.ones(len(y))
     return {
@@ -148,6 +147,8 @@ def report(design: Design, first: Sequence[Summary], second: Sequence[Summary]) 
 
 def words(line: Summary) -> str:
     """Put a site's report into words."""
+    if "reason" in line:
+        return f"{line['site']}: left out, since {line['reason']}"
     parts = [f"{line['rows']} rows"]
     if dropped := line["rows_read"] - line["rows"]:
         most = sorted(line["missing"].items(), key=lambda item: -item[1])[:4]

@@ -97,18 +97,20 @@ class Builder:
         start = {"t": np.zeros(()), "xi": np.zeros(self.size)}
         return Model(log_prior, lambda p, row: self.log_likelihood(to_w(p), row), start)
 
+    def inner(self, draws: Any) -> tuple[np.ndarray, np.ndarray | None]:
+        """Give w, and τ where there is one, for draws of the model."""
+        if "w" in draws:
+            return np.asarray(draws["w"], float), None
+        transport = self.transport()
+        flat = jax.jit(jax.vmap(jax.vmap(transport.to_w)))
+        w = np.asarray(flat(jnp.asarray(draws["xi"]), jnp.asarray(draws["t"])), float) + transport.quadratic.w0
+        return w, np.exp(transport.log_tau(np.asarray(draws["t"], float)))
+
     def named(self, draws: Any, seed: int = 0) -> OrderedDict[str, np.ndarray]:
         """Turn draws of the model, leaves (chains, draws, …), into parameters in the user's units, by name."""
         d, named = self.design, OrderedDict[str, np.ndarray]()
         (shift, unit), k, p = d.unit, self.intercepts, len(self.coefficients)
-        tau = None
-        if "w" in draws:
-            w = np.asarray(draws["w"], float)
-        else:
-            transport = self.transport()
-            flat = jax.jit(jax.vmap(jax.vmap(transport.to_w)))
-            w = np.asarray(flat(jnp.asarray(draws["xi"]), jnp.asarray(draws["t"])), float) + transport.quadratic.w0
-            tau = np.exp(transport.log_tau(np.asarray(draws["t"], float)))
+        w, tau = self.inner(draws)
         beta = w[..., k : k + p] * unit / np.array(d.scale)
         inner, at_zero = w[..., :k], shift - beta @ np.array(d.centre)
         if tau is not None:

@@ -45,6 +45,7 @@ class Parsed(NamedTuple):
     offset: str | None  # an expression
     intercept: bool
     variables: tuple[str, ...]  # all columns that are used
+    predictors: tuple[str, ...]  # those without which there is no prediction
     categories: dict[str, str]  # from a factor, "C(cp)", to its column
     learns: dict[str, tuple[str, str]]  # from a call, "center(age)", to its function and what it is applied to
 
@@ -74,15 +75,16 @@ def parse(text: str, offset: str | None = None, trials: str | None = None) -> Pa
     exprs += [f.expr for term in terms for f in term.factors if f.eval_method.value != "literal"]
     lookups = {f.expr for term in (*terms, *left) for f in term.factors if f.eval_method.value == "lookup"}
     trees = {expr: None if expr in lookups else _tree(expr, text) for expr in dict.fromkeys(exprs)}
-    variables: dict[str, None] = {}
-    for expr, tree in trees.items():
-        variables |= dict.fromkeys([expr] if tree is None else _names(tree))
+    names = {expr: [expr] if tree is None else list(_names(tree)) for expr, tree in trees.items()}
+    variables = dict.fromkeys(name for found in names.values() for name in found)
+    predictors = dict.fromkeys(name for expr in exprs[1:] if expr != trials for name in names[expr])
     calls = [call for tree in trees.values() if tree for call in ast.walk(tree) if isinstance(call, ast.Call)]
     learns = dict(_learns(call) for call in calls if _name(call) in LEARNS)
     categories = dict(_category(expr, tree) for expr, tree in trees.items() if tree and _called(expr) == "C")
     return Parsed(
         text, outcome, terms, " + ".join(f"({each})" for each in inside) or None,
-        any(str(term) == "1" for term in terms), tuple(variables), categories, learns,
+        any(str(term) == "1" for term in terms), tuple(variables), tuple(predictors), categories,
+        learns,
     )  # fmt: skip
 
 

@@ -143,7 +143,7 @@ def _chunks(path: Path, layout: Layout, wanted: list[str]) -> Iterator[dict[str,
             if needed > SHARE * free and needed > 2**26:
                 raise InputError(
                     f"{path} has {size / 1e9:.2g} GB and would need about {needed / 1e9:.2g} GB of memory for the"
-                    f" columns used, but {free / 1e9:.2g} GB are free; use a larger machine, fewer columns or fewer rows"
+                    f" columns used, but {free / 1e9:.2g} GB are free; use a larger machine, or fewer columns or rows"
                 )
             yield done
 
