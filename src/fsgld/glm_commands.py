@@ -113,10 +113,11 @@ def print_summary(result: Result) -> None:
 
     summary, console = result.summary(), Console()
     if not console.is_terminal:
-        console = Console(width=60 + max(map(len, summary.names)))
+        console = Console(width=80 + max(map(len, summary.names)))
     shown = {"mean": ".4g", "sd": ".4g", "3%": ".4g", "97%": ".4g", "r_hat": ".3f", "ess_bulk": ".0f", "mcse": ".2g"}
     names = {"r_hat": "R-hat", "ess_bulk": "ESS", "mcse": "MCSE"}
-    table = Table("", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("", no_wrap=True, overflow="fold")
     columns = [name for name in shown if name in summary.columns]
     for name in columns:
         table.add_column(names.get(name, name), justify="right", no_wrap=True)

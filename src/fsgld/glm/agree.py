@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from fsgld.errors import InputError, brief
-from fsgld.glm.design import Design, _is_text
+from fsgld.glm.design import Design, _is_text, where
 
 MOST_LEVELS = 200
 Summary = dict[str, Any]
@@ -24,7 +24,7 @@ Summary = dict[str, Any]
 
 def complete(table: pd.DataFrame, variables: Sequence[str], name: str) -> pd.DataFrame:
     """Keep rows without missing values in the columns that are used; the index still counts the file's rows."""
-    header = table.attrs.get("columns", list(table.columns))
+    header, name = table.attrs.get("columns", list(table.columns)), where(table, name)
     for variable in variables:
         if variable not in table:
             near = ", ".join(map(str, header[:12])) + (", …" if len(header) > 12 else "")
@@ -34,24 +34,24 @@ def complete(table: pd.DataFrame, variables: Sequence[str], name: str) -> pd.Dat
 
 def describe(table: pd.DataFrame, design: Design, name: str, least: int = 1) -> Summary:
     """Summarise a site's columns for round 1."""
-    p = design.parsed
+    p, file = design.parsed, where(table, name)
     whole = complete(table, p.variables, name)
     missing = {v: int(table[v].isna().sum()) for v in p.variables if table[v].isna().any()}
     if not len(whole):
         most = max(missing, key=lambda v: missing[v]) if missing else ""
         why = f" (column {most} lacks {missing[most]} of {len(table)} values)" if most else ""
         raise InputError(
-            f"{name}: no rows are left after dropping those with missing values{why}; leave the file or the column out"
+            f"{file}: no rows are left after dropping those with missing values{why}; leave the file or the column out"
         )
     if len(whole) < least:
-        raise InputError(f"{name}: {len(whole)} complete rows are fewer than the {least} that a summary needs")
+        raise InputError(f"{file}: {len(whole)} complete rows are fewer than the {least} that a summary needs")
     levels: dict[str, list[list[Any]]] = {}
     for variable in p.variables:
         if _is_text(whole[variable]) or variable in p.categories.values():
             counts = whole[variable].value_counts()
             if len(counts) > MOST_LEVELS:
                 raise InputError(
-                    f"{name}: column {variable} is text or a category with {len(counts)} levels, more than"
+                    f"{file}: column {variable} is text or a category with {len(counts)} levels, more than"
                     f" {MOST_LEVELS}; is it a number with some text in it, or a name?"
                 )
             levels[variable] = [[_plain(level), int(n) if n >= least else None] for level, n in counts.items()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
@@ -101,6 +102,7 @@ class Design:
 
     def matrix(self, table: pd.DataFrame, name: str) -> pd.DataFrame:
         """Make the design's columns from complete rows of a table, without the intercept and not yet scaled."""
+        name = where(table, name)
         p, levels, learnt = self.parsed, self.levels or {}, self.learnt or {}
         state = {
             call: {"ddof": 1, "center": learnt[call][0], "scale": learnt[call][1] if function == "scale" else None}
@@ -119,8 +121,10 @@ class Design:
                 made = pd.DataFrame(spec.get_model_matrix(table, context=dict(PLAIN)))
             except Exception as error:
                 words = " ".join(str(error).split())
+                inner = re.search(r"\[\w+: (.*)\]$", words)
                 raise InputError(
-                    f"{name}: the columns of {brief(self.formula)} cannot be made: {brief(words, 200)[1:-1]}"
+                    f"{name}: the columns of {brief(self.formula)} cannot be made:"
+                    f" {brief(inner.group(1) if inner else words, 160)[1:-1]}"
                 ) from None
         made = made.drop(columns="Intercept", errors="ignore").astype(float)
         bad = ~np.isfinite(made.to_numpy())
@@ -134,7 +138,7 @@ class Design:
 
     def evaluate(self, expr: str, table: pd.DataFrame, name: str) -> np.ndarray:
         """Evaluate the outcome, the offset, the trials or what a function learns from: one number a row."""
-        values: Any = None
+        values, name = None, where(table, name)
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             try:
@@ -155,7 +159,7 @@ class Design:
 
     def observed(self, table: pd.DataFrame, name: str) -> np.ndarray:
         """Give the outcome of complete rows, checked against the family's range."""
-        p, family = self.parsed, self.distribution
+        p, family, name = self.parsed, self.distribution, where(table, name)
         if self.success is not None:
             y = (table[p.outcome] == self.success[1]).to_numpy(float)
         else:
@@ -193,6 +197,11 @@ class Design:
         """Add where a hierarchy's coordinates come from: the log-likelihood's gradient and −Hessian at `theta`."""
         arrays = {"theta": theta, "gradient": gradient, "precision": precision}
         return replace(self, pilot={key: np.asarray(value, float).tolist() for key, value in arrays.items()})
+
+
+def where(table: pd.DataFrame, name: str) -> str:
+    """Name a table in messages: by its file, else by the site."""
+    return str(table.attrs.get("file", name))
 
 
 def _is_text(column: pd.Series) -> bool:

@@ -60,6 +60,7 @@ def parse(text: str, offset: str | None = None, trials: str | None = None) -> Pa
             formula = Formula(text)
             left, right = list(formula.lhs), list(formula.rhs)
             assert len(left) == 1 and len(left[0].factors) == 1 and all(hasattr(term, "factors") for term in right)
+            assert left[0].factors[0].eval_method.value != "literal"
         except AssertionError:
             raise InputError(
                 f'the formula {brief(text)} must have one outcome and one set of predictors: "y ~ a + b"'
@@ -78,6 +79,8 @@ def parse(text: str, offset: str | None = None, trials: str | None = None) -> Pa
     names = {expr: [expr] if tree is None else list(_names(tree)) for expr, tree in trees.items()}
     variables = dict.fromkeys(name for found in names.values() for name in found)
     predictors = dict.fromkeys(name for expr in exprs[1:] if expr != trials for name in names[expr])
+    if again := set(names[outcome]) & {name for term in terms for f in term.factors for name in names.get(f.expr, [])}:
+        raise InputError(f"{brief(again.pop())} is the outcome of {brief(text)} and among its predictors; take it out")
     calls = [call for tree in trees.values() if tree for call in ast.walk(tree) if isinstance(call, ast.Call)]
     learns = dict(_learns(call) for call in calls if _name(call) in LEARNS)
     categories = dict(_category(expr, tree) for expr, tree in trees.items() if tree and _called(expr) == "C")
