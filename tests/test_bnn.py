@@ -25,13 +25,14 @@ def test_bnn_table_1():
     assert ours.over_chains("sd").max() < 0.006 < 0.02 < dsgld.over_chains("sd").min()
     assert ours.over_chains("accuracy").min() > 0.75
     assert ours.over_chains("brier").max() < 0.17
-    # the paper's diagonal moments: chains run away, or predict a constant as in its Table 1
-    assert draws.diverged + sum(draws.over_chains("accuracy") < 0.6) == 2
+    # the paper's diagonal moments do not help: no better than DSGLD, nor steadier
+    assert draws.over_chains("test").max() < ours.over_chains("test").min() - 0.05
+    assert draws.over_chains("sd").min() > 0.03
     assert set(draw(corrected, corrected)) == {"bnn"}
     lines = bnn.compare(corrected, corrected)
     assert len(lines) == 11
     assert "standard error" in lines[6].ours
-    assert len(corrected.tables()["chains"]) == 2 * 3 + len(draws.scores)
+    assert len(corrected.tables()["chains"]) == 2 * 4
 
 
 @pytest.mark.slow

@@ -165,7 +165,9 @@ def _run(data: Data, a: float, method: str, parts: Split, settings: Settings) ->
         else:
             shards = [parts.train] if method == CENTRAL else parts.shards
             q = _local_draws(model, shards, settings) if method == DRAWS else None
-            h = schedules.cosine(2 * settings.fast / N, settings.first * settings.local_steps, 2 * settings.slow / N)
+            # surrogates made at the start do not bear a fast phase: chains run away, or predict a constant
+            fast = settings.slow if method == DRAWS else settings.fast
+            h = schedules.cosine(2 * fast / N, settings.first * settings.local_steps, 2 * settings.slow / N)
             dynamics = fsgld.langevin(h if settings.step_size is None else settings.step_size)
             result = _sample(model, shards, q, settings, dynamics, settings.rounds, settings.first)
     except InputError as error:
