@@ -284,7 +284,7 @@ def _starts(
 def _learnt(parts: Parts, checked: Preflight | None, record: Any, there: np.ndarray | None) -> dict[str, Any]:
     """Collect what a reader of the result should know: expectations, who was away, what was tamed."""
     there = record.there if there is None else there
-    learnt: dict[str, Any] = {"rounds": record.visited.shape[1], "converged": record.converged}
+    learnt: dict[str, Any] = {"rounds": record.visited.shape[1], "converged": record.converged, "versions": _versions()}
     if parts.shares is not None:
         learnt["shares"] = [float(share) for share in parts.shares]
     if checked:
@@ -302,5 +302,9 @@ def _digests(dynamics: Dynamics, federation: Federation, chains: Chain) -> dict[
     """Fingerprint the arrays that a resumed run must share with the run that it goes on from."""
     return {
         "dynamics and surrogates": digest((dynamics, federation._replace(rows=()), chains)),
-        "versions": f"fsgld {version('fsgld')}, jax {jax.__version__} on {jax.default_backend()}",
+        "versions": _versions(),
     }
+
+
+def _versions() -> str:
+    return f"fsgld {version('fsgld')}, jax {jax.__version__} on {jax.default_backend()}"
