@@ -29,7 +29,7 @@ demo: $(VENV)/.demo
 	$(BIN)/python -m fsgld.experiments.blobs_demo
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest --numprocesses auto --durations 10
+	$(BIN)/python -m pytest -m "slow or not slow" --numprocesses auto --durations 10
 
 check: $(VENV)/.test
 	$(BIN)/ruff format .
