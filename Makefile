@@ -22,7 +22,7 @@ $(VENV)/.demo: $(VENV)/.pip pyproject.toml
 	touch $@
 
 $(VENV)/.test: $(VENV)/.pip pyproject.toml
-	$(PIP) --editable ".[plots,arviz,data,glm]" --group dev
+	$(PIP) --editable ".[plots,arviz,data,glm,flare]" --group dev
 	touch $@
 
 demo: $(VENV)/.demo

@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
-from fsgld import __version__, glm_commands
+from fsgld import __version__, glm_commands, study_commands
 from fsgld.experiments import EXPERIMENTS
+from fsgld.report import command as report_command
 
 # What is heavy (JAX, the library) is imported inside the commands, so that help comes at once.
 
@@ -108,6 +109,10 @@ def one_sentence() -> Iterator[None]:
 
 app.command("glm", no_args_is_help=True)(glm_commands.glm)
 app.command("predict", no_args_is_help=True)(glm_commands.predict)
+app.add_typer(study_commands.study_app, name="study")
+for _command in (study_commands.coordinator, study_commands.site, study_commands.run):
+    app.command(no_args_is_help=True)(_command)
+app.command("report", no_args_is_help=True)(report_command.report)
 
 
 def main() -> None:

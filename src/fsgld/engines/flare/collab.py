@@ -1,0 +1,74 @@
+"""The few lines that FLARE calls: the job names these two classes, and they come from the installed `fsgld`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+from nvflare.collab import CollabCallError, collab
+from nvflare.collab.api.exceptions import RunAborted
+
+from fsgld.engines.flare.processes import DATA, KIT, STUDY, keep_programs
+from fsgld.watched import watch_parent
+
+
+class Coordinator:
+    """Runs at the FLARE server, in the job's process: one leg of the run."""
+
+    @collab.main  # type: ignore[untyped-decorator]
+    def main(self) -> str:
+        """Carry chains between the sites of this job until the run, or the leg, is over."""
+        watch_parent()
+        from fsgld.engines.flare.leg import LegOver, run_leg
+        from fsgld.study import Study
+
+        study = Study.read(os.environ[STUDY])
+        keep_programs(study.folder / "coordinator" / "programs", study.precision)
+        members = {client.name: client for client in collab.clients}
+
+        def transport(site: str, data: bytes, timeout: float) -> bytes:
+            if site not in members:
+                raise ConnectionError("not connected")
+            try:
+                return bytes(members[site](timeout=timeout).call(message=data))
+            except RunAborted as error:
+                raise LegOver("the FLARE job has ended") from error
+            except CollabCallError as error:
+                raise ConnectionError(f"no answer within {timeout:g} seconds, or a broken connection") from error
+
+        try:
+            run_leg(study, set(members) & set(study.sites), transport)
+        except LegOver as over:
+            return f"leg over: {over}"
+        return "finished"
+
+
+class Member:
+    """Runs at a site, in the job's process; data and compiled programs stay hot in it."""
+
+    def __init__(self) -> None:
+        self.site: Any = None
+        self.opening = threading.Lock()
+
+    @collab.publish  # type: ignore[untyped-decorator]
+    def call(self, message: bytes) -> bytes:
+        """Decode, do, encode."""
+        with self.opening:
+            if self.site is None:
+                watch_parent()
+                self.site = open_site(Path(os.environ[KIT]), Path(os.environ[DATA]))
+                logging.getLogger(__name__).info("the site's data are loaded")
+        return bytes(self.site.answer(message))
+
+
+def open_site(kit: Path, data: Path) -> Any:
+    """Load a site's study and data."""
+    from fsgld.engines.flare.site import Limits, Site
+    from fsgld.study import Study, read_columns
+
+    study = Study.read(kit / "study")
+    keep_programs(kit / "fsgld" / "programs", study.precision)
+    return Site(kit.name, study, study.rows(read_columns(data)), kit / "fsgld", Limits.read(kit / "limits.toml"))
