@@ -46,7 +46,7 @@ def make_reference(case):
 
 
 def doubts(reference):
-    """Say why a reference cannot be trusted; a few divergences in 32,000 draws remain near tau = 0 whatever the step."""
+    """Say why a reference cannot be trusted; near tau = 0 a few divergences in 32,000 draws remain at any step."""
     few = reference["run"]["divergences"] <= 8
     return [line for line in problems(reference) if not (few and "divergent" in line)]
 

@@ -39,6 +39,9 @@ def glm(
     ] = False,
     seed: Annotated[int, typer.Option(help="Same seed, same draws.")] = 0,
     chains: Annotated[int, typer.Option(help="Chains; R-hat needs two at least.")] = 4,
+    study: Annotated[
+        Path | None, typer.Option(help="Write a study for the federation here, and do not sample.")
+    ] = None,
 ) -> None:
     """Fit a Bayesian GLM across sites: coefficients with honest intervals, no rows pooled.
 
@@ -50,7 +53,8 @@ def glm(
         from fsgld.glm import glm as make
         from fsgld.glm.agree import words
 
-        _check_out(out)
+        if study is None:
+            _check_out(out)
         names = _site_names(files)
         model = make(
             formula, family, dict(zip(names, files, strict=True)), site_effects=site_effects, trials=trials,
@@ -60,6 +64,11 @@ def glm(
             typer.echo(words(line))
         for name, text in (model.design.priors or {}).items():
             typer.echo(f"prior: {name} ~ {_short(text)}")
+        if study is not None:
+            from fsgld.glm.federated import write
+
+            typer.echo(f"wrote {write(model, study, seed, chains)}; go on with: fsgld study check {study}")
+            return
         result = _run(model, out, seed, chains)
         result.save(out)
         shutil.rmtree(_checkpoint(out), ignore_errors=True)

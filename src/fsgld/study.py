@@ -1,7 +1,8 @@
 """A study is a folder: `study.toml` says who takes part and how to sample, `model.py` holds the model.
 
 `model.py` has two functions: `model(priors)` returns a `fsgld.Model`, and `rows(table)` turns the columns of a site's
-file, a dict of arrays, into the rows that the model's likelihood takes. Both are run at the sites, so a site's
+file, a dict of arrays, into the rows that the model's likelihood takes (`rows(table, site)` if it matters whose they
+are). An optional `finish(result)` is run where the result is. Both are run at the sites, so a site's
 owner reads them before joining; the digest of the two files is in every message.
 """
 
@@ -137,13 +138,23 @@ class Study:
             self.code["made"] = found
         return self.code["made"]
 
-    def rows(self, table: Columns) -> Any:
-        """Run `rows(table)` on a site's columns."""
-        return self._call("rows", table)
+    def rows(self, table: Columns, site: str = "") -> Any:
+        """Run `rows(table)`, or `rows(table, site)` where the site matters, on a site's columns."""
+        self._load()
+        more = (site,) if len(inspect.signature(self.code["rows"]).parameters) == 2 else ()
+        return self._call("rows", table, *more)
 
-    def _call(self, name: str, *args: Any) -> Any:
+    def finish(self, result: Any) -> Any:
+        """Run `finish(result)`, if model.py has one: parameters in the user's units, say."""
+        self._load()
+        return self._call("finish", result) if "finish" in self.code else result
+
+    def _load(self) -> None:
         if not self.code:
             self.code.update(_functions(self.folder / "model.py"))
+
+    def _call(self, name: str, *args: Any) -> Any:
+        self._load()
         try:
             return self.code[name](*args)
         except KeyError as error:
@@ -206,9 +217,10 @@ def _functions(file: Path) -> dict[str, Callable]:
     except Exception as error:
         raise InputError(f"{file} fails: {first_line(error)}") from error
     for name in ("model", "rows"):
-        if not callable(space.get(name)) or len(inspect.signature(space[name]).parameters) != 1:
+        most = 1 if name == "model" else 2
+        if not callable(space.get(name)) or not 1 <= len(inspect.signature(space[name]).parameters) <= most:
             raise InputError(f"{file} must have a function {name} of one argument; see fsgld study new")
-    return {name: space[name] for name in ("model", "rows")}
+    return {name: space[name] for name in ("model", "rows", "finish") if callable(space.get(name))}
 
 
 def _check(study: Study) -> None:

@@ -64,9 +64,9 @@ class Glm:
 
     def in_units(self, result: Result) -> Result:
         """Turn a result of `fsgld.sample(glm.model, glm.shards)` into named parameters; the design goes with it."""
-        draws = build(self.design).named(result.draws, int(result.settings.get("seed", 0)))
-        about = {"design": self.design.to_json(), "sites": self.sites}
-        return replace(result, draws=draws, settings=result.settings | {"glm": about})
+        from fsgld.glm.federated import finish
+
+        return finish(self.design.to_json(), self.sites, result)
 
 
 def glm(

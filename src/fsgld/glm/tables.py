@@ -71,6 +71,11 @@ def read(path: str | Path, columns: Sequence[str] | None = None) -> pd.DataFrame
     return table
 
 
+def to_numbers(column: np.ndarray) -> np.ndarray:
+    """Turn cells of text into floats if all are numbers or missing, as `read` does; numbers stay as they are."""
+    return column if column.dtype.kind in "biuf" else _numbers(np.asarray(column, object), ",")
+
+
 def look(path: Path) -> Layout:
     """Find out how a file is written from its beginning."""
     try:

@@ -44,7 +44,7 @@ def check(folder: Path, data: Path | None) -> list[str]:
 
         with TemporaryDirectory() as place:
             keep_programs(Path(place) / "programs", study.precision)
-            site = Site("this site", study, study.rows(read_columns(data)), Path(place))
+            site = Site("this site", study, study.rows(read_columns(data), study.sites[0]), Path(place))
             lines.append(f"{data}: {site.rows} rows, {len(site.theta)} parameters; the model takes them")
     return lines
 
@@ -87,7 +87,7 @@ def travel(folder: Path, say: Say = say) -> Result:
         f"study {study.name}, digest {study.digest[:12]}; a message may take {patience['message']:g} s, with"
         f" {patience['retries']} retries; sites and coordinator have {patience['join']:g} s to join"
     )
-    result = Journey(study, say, _shower(study)).travel()
+    result = study.finish(Journey(study, say, _shower(study)).travel())
     result.save(folder / "result.npz")
     return result
 
