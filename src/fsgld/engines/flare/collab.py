@@ -71,4 +71,5 @@ def open_site(kit: Path, data: Path) -> Any:
 
     study = Study.read(kit / "study")
     keep_programs(kit / "fsgld" / "programs", study.precision)
-    return Site(kit.name, study, study.rows(read_columns(data), kit.name), kit / "fsgld", Limits.read(kit / "limits.toml"))
+    rows = study.rows(read_columns(data), kit.name)
+    return Site(kit.name, study, rows, kit / "fsgld", Limits.read(kit / "limits.toml"))
