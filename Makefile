@@ -1,6 +1,7 @@
 # make demo       set up and run the paper's Section 5.1: ten clients that disagree
 # make test       set up and run all tests
 # make check      format, lint, types, tests
+# make docs       the documentation as a site, into site/
 # make reproduce  all experiments of the paper, into reproduced/ (needs its data: see fsgld data)
 # make bench      speed, side by side with peers (installs PyTorch, BlackJAX and others)
 
@@ -10,7 +11,7 @@ BIN := $(VENV)/bin
 # pip older than 25.1 does not know dependency groups, so a fresh environment takes a newer pip first
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test check reproduce bench clean
+.PHONY: demo test check docs reproduce bench clean
 
 $(VENV)/.pip:
 	$(PYTHON) -m venv $(VENV)
@@ -22,7 +23,7 @@ $(VENV)/.demo: $(VENV)/.pip pyproject.toml
 	touch $@
 
 $(VENV)/.test: $(VENV)/.pip pyproject.toml
-	$(PIP) --editable ".[plots,arviz,data,glm,flare]" --group dev
+	$(PIP) --editable ".[plots,arviz,data,glm,flare,report]" --group dev
 	touch $@
 
 demo: $(VENV)/.demo
@@ -36,6 +37,9 @@ check: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(MAKE) test
+
+docs: $(VENV)/.test
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 reproduce: $(VENV)/.test
 	$(BIN)/fsgld reproduce all

@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import fcntl
 import itertools
 import json
 import os
@@ -10,6 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +27,12 @@ def find_chromium():
         return found
     if os.geteuid() != 0 or not shutil.which("apt-get"):
         pytest.skip("Chromium is not installed, and only root on Debian can install it here: apt-get install chromium")
+    with (Path(tempfile.gettempdir()) / "fsgld-chromium.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests run side by side
+        return shutil.which("chromium") or _install()
+
+
+def _install():
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "timeout": 600}
     settings = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     subprocess.run(["apt-get", "update"], env=settings, **quiet)

@@ -11,9 +11,9 @@ from fsgld.results import Result
 
 SETTINGS = {
     "surrogates": "Surrogates", "dynamics": "Dynamics", "step_size": "Step size h",
-    "likelihood": "Likelihood's gradient", "batch_size": "Mini-batch m", "mini_batches": "Rows drawn", "local_steps": "Local steps a visit",
-    "rounds": "Rounds", "chains": "Chains", "thin": "One draw in (steps)", "burn_in": "Burn-in", "refresh": "Refresh", "alpha": "α",
-    "seed": "Seed", "dtype": "Precision", "engine": "Engine",
+    "likelihood": "Likelihood's gradient", "batch_size": "Mini-batch m", "mini_batches": "Rows drawn",
+    "local_steps": "Local steps a visit", "rounds": "Rounds", "chains": "Chains", "thin": "One draw in (steps)",
+    "burn_in": "Burn-in", "refresh": "Refresh", "alpha": "α", "seed": "Seed", "dtype": "Precision", "engine": "Engine",
 }  # fmt: skip
 
 
