@@ -65,11 +65,13 @@ def toml(value):
 
 def shards(study):
     """The data as `fsgld.sample` takes them."""
-    return {name: study.rows(columns(s)) for s, name in enumerate(NAMES)}
+    return {name: study.rows(columns(s), name) for s, name in enumerate(NAMES)}
 
 
 def make_sites(study, folder, limits=None):
-    return {name: Site(name, study, study.rows(columns(s)), folder / name, limits) for s, name in enumerate(NAMES)}
+    return {
+        name: Site(name, study, study.rows(columns(s), name), folder / name, limits) for s, name in enumerate(NAMES)
+    }
 
 
 class Wire:

@@ -82,6 +82,7 @@ def taylor(flat: FlatModel, theta: Theta, shard: Shard, kind: str, G: Theta | No
     return Gaussian.from_precision(theta, curvature(flat, theta, shard, kind)) + Gaussian(G)
 
 
+@partial(jax.jit, static_argnums=(0, 2))
 def prior_taylor(flat: FlatModel, theta: Theta, kind: str = "dense") -> Gaussian:
     """Expand the log prior at θ to second order; exact for a Gaussian prior (an independent one, if diagonal)."""
     if kind == "dense":

@@ -42,12 +42,15 @@ class Journey:
     def travel(self) -> Result:
         """Submit legs until the result is there."""
         logging.getLogger().setLevel(logging.CRITICAL)  # FLARE's client tells every lost connection
-        while not self._finished():
-            if not self._held():
-                self._submit()
-            self._watch()
-            self._count()
-        self._abort()
+        try:
+            while not self._finished():
+                if not self._held():
+                    self._submit()
+                self._watch()
+                self._count()
+        finally:
+            self._abort()
+            self._forget()
         return Result.load(self.folder / "result.npz")
 
     def _submit(self) -> None:
