@@ -198,7 +198,7 @@ def _mixing(name: str, draws: np.ndarray) -> tuple[Markup, Markup]:
     def trace(figure: Figure) -> None:
         axes = figure.subplots(1, 2, width_ratios=[1, 2])
         for chain, colour in zip(draws, colours, strict=True):
-            if np.ptp(chain) > 0:
+            if np.ptp(chain) > 1e-9 * np.abs(chain).max():  # else there is no density to estimate
                 plot.plot_kde(chain, ax=axes[0], plot_kwargs={"color": colour, "linewidth": 1.1})
             axes[1].plot(np.arange(0, len(chain), step), chain[::step], color=colour, linewidth=0.6, alpha=0.75)
         _tidy(axes[0], "density")
