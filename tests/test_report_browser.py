@@ -61,7 +61,7 @@ def test_a_report_opens_without_errors_or_requests_and_every_plot_has_drawn(brow
     page = pixels(browser)
     assert len(boxes) >= 6
     for x, y, w, h in np.round(boxes).astype(int):
-        assert x >= 0 and x + w <= width and w > 150 and h > 40
+        assert x >= 0 and x + w <= width and w > 150 and h > 30
         assert inked(page[y : y + h, x : x + w]) > 0.003, f"the plot at ({x}, {y}) is empty in {view}"
     brightness = float(np.median(page))
     assert brightness < 0.2 if dark and media != "print" else brightness > 0.9
