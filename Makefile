@@ -1,4 +1,5 @@
 # make demo       set up and run the paper's Section 5.1: ten clients that disagree
+# make federation  a study across a coordinator and three hospitals, as processes on this machine with TLS
 # make test       set up and run all tests
 # make check      format, lint, types, tests
 # make docs       the documentation as a site, into site/
@@ -11,7 +12,7 @@ BIN := $(VENV)/bin
 # pip older than 25.1 does not know dependency groups, so a fresh environment takes a newer pip first
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test check docs reproduce bench clean
+.PHONY: demo federation test check docs reproduce bench clean
 
 $(VENV)/.pip:
 	$(PYTHON) -m venv $(VENV)
@@ -28,6 +29,9 @@ $(VENV)/.test: $(VENV)/.pip pyproject.toml
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m fsgld.experiments.blobs_demo
+
+federation: $(VENV)/.test
+	$(BIN)/python -m fsgld.engines.flare.demo examples/heart .fsgld/federation
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -m "slow or not slow" --numprocesses auto --durations 10
