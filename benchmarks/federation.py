@@ -1,4 +1,4 @@
-"""What a message costs: three sites on loopback, 1 and 32 chains, 50 and 1000 local steps; the table in docs/federation.md."""
+"""What a message costs: three sites on loopback, 1 and 32 chains, 50 and 1000 local steps (docs/federation.md)."""
 
 import re
 import subprocess
@@ -45,10 +45,11 @@ def measure(folder: Path, chains: int, local_steps: int, rounds: int) -> str:
     size = sum(line["sent"] + line["received"] for line in lines) * share
     wall = lines[-1]["time"] - lines[0]["time"]
     step = result.settings["step_size"].split()[-1]
-    return (
-        f"| {chains} | {local_steps} | {step} | {seconds:.3f} | {wall / (rounds - 20):.3f} | {len(lines) * share / ess:.2g}"
-        f" | {size / ess / 1000:.2g} | {size / len(lines) / share / 1000:.2g} | {ess:.0f} |"
-    )
+    cells = [
+        chains, local_steps, step, f"{seconds:.3f}", f"{wall / (rounds - 20):.3f}", f"{len(lines) * share / ess:.2g}",
+        f"{size / ess / 1000:.2g}", f"{size / len(lines) / share / 1000:.2g}", f"{ess:.0f}",
+    ]  # fmt: skip
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 if __name__ == "__main__":

@@ -59,23 +59,23 @@ class Journey:
         limit = GRACE_SECONDS if begun else float(self.study.patience["join"])
         members = self._wait_for_sites(limit, all_needed=not begun)
         self._abort()
-        job = write_job(self.study, members)
+        job, server = write_job(self.study, members), self._server_start()
         self.job = str(self._try("submit a leg", lambda session: session.submit_job(str(job))))
         self.announce(f"leg submitted with {', '.join(members)}; it has {START_SECONDS:.0f} s to begin")
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline and not self._held() and not self._finished():
-            if str(self._status()).startswith("FINISHED"):
+            if str(self._status()).startswith("FINISHED") or self._server_start() != server:
                 self.announce("the leg could not begin")
                 time.sleep(1.0)
                 return
-            time.sleep(0.3)
+            time.sleep(0.5)
 
     def _watch(self) -> None:
         """Follow a leg while it holds the lock; end it when a site that is away is connected again."""
         while self._held() and not self._finished():
             progress = read_json(self.folder / "progress.json")
             self.show(progress)
-            for site in progress.get("away", {}):
+            for site in progress.get("away", {}) if progress.get("moving") else ():
                 self._consider_return(site)
             time.sleep(0.5)
 
@@ -131,6 +131,10 @@ class Journey:
         """Name the sites with a recent sign of life."""
         info = self._try("ask who is connected", lambda session: session.get_system_info())
         return [c.name for c in info.client_info if time.time() - c.last_connect_time < FRESH_SECONDS]
+
+    def _server_start(self) -> Any:
+        """Tell one life of the FLARE server from another: a leg that was submitted to the last one is lost."""
+        return self._try("ask for the server", lambda session: session.get_system_info().server_info.start_time)
 
     def _try(self, what: str, action: Callable[[Any], Any]) -> Any:
         """Ask the FLARE server for something; reconnect, at most for so long as is allowed."""

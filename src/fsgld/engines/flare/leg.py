@@ -83,13 +83,14 @@ def arguments(study: Study) -> dict[str, Any]:
 def _go_on(study: Study, post: Post, members: Collection[str], every: float) -> Result:
     model, where = study.model(), post.folder / "checkpoint"
     post.dims["d"] = sum(np.size(leaf) for leaf in jax.tree.leaves(model.start()))
-    greeted, silent = post.each({site: partial(post.call, site, "hello", {}) for site in members})
+    greeted, silent = post.each({site: partial(post.call, site, "hello", {}, first=True) for site in members})
     sites = Sites.meet(post, study.sites)
     for s, site in enumerate(study.sites):
         if site in greeted and greeted[site]["data"] != sites.data[s]:
             raise InputError(f"{site}: its data have changed since the run began; restore them, or change the study")
     progress = Progress(post.folder, study)
     engine = Travel(sites, set(greeted), progress.hear, (post.folder / "stop").exists, every)
+    progress.finish()
     for site, error in silent.items():
         progress.hear({"away": site, "why": error.why})
     with warnings.catch_warnings(record=True) as caught:
@@ -107,7 +108,7 @@ class Progress:
     """Tells `fsgld run` through a file how far the run is: rounds, R-hat, who is away."""
 
     def __init__(self, folder: Path, study: Study) -> None:
-        self.folder, self.away, self.written, self.round = folder, dict[str, str](), 0.0, 0
+        self.folder, self.away, self.written, self.round, self.moving = folder, dict[str, str](), 0.0, 0, False
         self.sites, self.thetas = study.sites, [_draws(file) for file in sorted(folder.glob("checkpoint/calls/*.npz"))]
 
     def hear(self, news: dict[str, Any]) -> None:
@@ -117,7 +118,7 @@ class Progress:
         if "back" in news:
             self.away.pop(news["back"], None)
         if "theta" in news:
-            self.round = news["round"]
+            self.round, self.moving = news["round"], True
             self.thetas.append(news["theta"][:, None])
             self.away = {site: self.away.get(site, "not connected")
                          for site, there in zip(self.sites, news["there"], strict=True) if not there}  # fmt: skip

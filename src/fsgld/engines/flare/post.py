@@ -26,6 +26,9 @@ Transport = Callable[[str, bytes, float], bytes]
 Check = Callable[[str, Message], None]
 
 
+FIRST = 4.0  # so many times as long may an answer take that needs data to be loaded or programs to be compiled
+
+
 class LegOver(Exception):
     """The leg cannot go on (its FLARE job ended, or it was asked to stop); the next one goes on from the checkpoint."""
 
@@ -60,15 +63,18 @@ class Post:
                 return messages.decode(file.read_bytes(), True, self.dims).fields
             except MessageError:
                 file.unlink()  # damaged: ask again
-        reply, raw = self._send(site, kind, data, -1, None)
+        reply, raw = self._send(site, kind, data, -1, None, FIRST * self.timeout)
         file.with_suffix(".partial").write_bytes(raw)
         os.replace(file.with_suffix(".partial"), file)
         return reply
 
-    def call(self, site: str, kind: str, fields: dict[str, Any], number: int = -1, check: Check | None = None) -> Any:
-        """Send one request and give the checked fields of the reply."""
+    def call(
+        self, site: str, kind: str, fields: dict[str, Any], number: int = -1, check: Check | None = None,
+        first: bool = False,
+    ) -> Any:  # fmt: skip
+        """Send one request and give the checked fields of the reply; for a first one the site has more time."""
         data = messages.encode(Message(kind, self.study, number, fields))
-        return self._send(site, kind, data, number, check)[0]
+        return self._send(site, kind, data, number, check, FIRST * self.timeout if first else self.timeout)[0]
 
     def each(self, jobs: Mapping[str, Callable[[], Any]]) -> tuple[dict[str, Any], dict[str, SiteGone]]:
         """Do something with several sites at once; give what came of it, and who is gone."""
@@ -93,14 +99,14 @@ class Post:
             file.write(json.dumps({"time": round(time.time(), 3)} | line) + "\n")
 
     def _send(
-        self, site: str, kind: str, data: bytes, number: int, check: Check | None
+        self, site: str, kind: str, data: bytes, number: int, check: Check | None, timeout: float
     ) -> tuple[dict[str, Any], bytes]:
         """Try so often as is allowed; every attempt is booked."""
         why = ""
         for attempt in range(1 + self.retries):
             begin, raw, refused = time.monotonic(), b"", False
             try:
-                raw = self.transport(site, data, self.timeout)
+                raw = self.transport(site, data, timeout)
                 reply = messages.decode(raw, True, self.dims, self.largest)
                 refused = reply.kind == "refusal"
                 self._check(reply, kind, data, number)

@@ -112,8 +112,8 @@ class Travel:
         self.reachable = self.here.copy()  # in this leg at all
         self.setup: dict[str, str] = {}
         self.every, self.looked, self.looking = every, time.monotonic(), threading.Lock()
-        for s in np.flatnonzero(~self.here):
-            self.post.book(event="away", site=sites.names[s], why="not connected when the leg began")
+        for site, there in zip(sites.names, self.here, strict=True):
+            self.post.book(event="back" if there else "away", site=site, why="when the leg began")
 
     def __call__(
         self, rules: Rules, plan: Plan, dynamics: Dynamics, federation: Federation, chains: Chain, root: Any, first: Any
@@ -153,15 +153,16 @@ class Travel:
             "memory": np.asarray(state.memory)[who] if "limit" in dynamics.constants else None,
         }  # fmt: skip
         check = partial(self._check_reply, plan, rules, dynamics, number, len(who))
-        if site not in self.setup:
+        first = site not in self.setup
+        if first:
             self._introduce(site, s, rules, plan, dynamics, federation, root)
         try:
-            return self.post.call(site, "update", fields | {"setup": self.setup[site]}, number, check)
+            return self.post.call(site, "update", fields | {"setup": self.setup[site]}, number, check, first)
         except Refused as refusal:
             if "unknown setup" not in str(refusal):
                 raise SiteGone(site, str(refusal)) from None
             self._introduce(site, s, rules, plan, dynamics, federation, root)
-            return self.post.call(site, "update", fields | {"setup": self.setup[site]}, number, check)
+            return self.post.call(site, "update", fields | {"setup": self.setup[site]}, number, check, True)
 
     def _introduce(
         self, site: str, s: int, rules: Rules, plan: Plan, dynamics: Dynamics, federation: Federation, root: Any
@@ -181,7 +182,7 @@ class Travel:
             **{name: leaf[s] for name, leaf in memo.items()},
             **_gaussian(table.total, "total_"), **_gaussian(table.surrogates[s], ""),
         }  # fmt: skip
-        self.setup[site] = self.post.call(site, "setup", fields)["setup"]
+        self.setup[site] = self.post.call(site, "setup", fields, first=True)["setup"]
 
     def _check_reply(
         self, plan: Plan, rules: Rules, dynamics: Dynamics, number: int, count: int, site: str, reply: Message
