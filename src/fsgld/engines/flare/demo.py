@@ -86,7 +86,8 @@ def _compare(study: Study, folder: Path, result: Result) -> str:
     update: Any = jax.config.update
     update("jax_enable_x64", True)
     shards = {site: study.rows(read_columns(folder / f"{site}.csv"), site) for site in study.sites}
-    expected = sample(study.model(), shards, **arguments(study))
+    given = arguments(study) | {"until": None, "rounds": result.settings["rounds"]}
+    expected = sample(study.model(), shards, **given)
     pairs = zip(jax.tree.leaves(result.draws), jax.tree.leaves(expected.draws), strict=True)
     if max(result.settings["away"]) > 0 or result.visited.shape != expected.visited.shape:
         return "a site was away at times, so the draws are not those of the compiled engine"
