@@ -11,10 +11,10 @@ Divergence is a result, not an exception: see `fsgld.Result.status`.
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
-import jax
-import numpy as np
+# Without NumPy and JAX, so that the command line answers at once
 
 
 class InputError(ValueError):
@@ -28,13 +28,15 @@ class CheckpointError(RuntimeError):
 def check_whole(least: int = 1, **given: Any) -> None:
     """Check that settings are whole numbers, not too small."""
     for name, value in given.items():
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
             raise InputError(f"{name} must be a whole number of at least {least}; got {brief(value)}")
 
 
 def is_number(value: Any) -> bool:
     """Whether a value is one finite real number: Python's, NumPy's or JAX's."""
-    if not isinstance(value, int | float | np.generic | np.ndarray | jax.Array):
+    import numpy as np
+
+    if not isinstance(value, int | float) and not _is_array(value):
         return False
     array = np.asarray(value)
     return array.shape == () and array.dtype.kind in "iuf" and bool(np.isfinite(array))
@@ -43,7 +45,7 @@ def is_number(value: Any) -> bool:
 def brief(value: Any, length: int = 80) -> str:
     """Say in one short line what was given."""
     if hasattr(value, "shape") and value.shape:
-        kind = "array" if isinstance(value, np.ndarray | jax.Array) else type(value).__name__
+        kind = "array" if _is_array(value) else type(value).__name__
         return f"{kind} of shape {tuple(value.shape)}"
     words = " ".join(repr(value).split())
     return words if len(words) <= length else words[: length - 1] + "…"
@@ -53,3 +55,8 @@ def first_line(error: Exception) -> str:
     """Quote an exception of the user's code in one line."""
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0][:200]}"
+
+
+def _is_array(value: Any) -> bool:
+    """Whether a value is one of NumPy's or JAX's arrays or numbers."""
+    return type(value).__module__.split(".")[0] in ("numpy", "jax", "jaxlib") and hasattr(value, "shape")
