@@ -73,7 +73,7 @@ def from_numpyro(model: Callable[..., Any], rows: Data) -> Adapted:
     {'sigma': Array(0., dtype=...)}
     """
     try:
-        from numpyro import handlers
+        from numpyro import handlers, validation_enabled
         from numpyro.distributions import biject_to
     except ImportError:
         raise ImportError("from_numpyro needs NumPyro: pip install numpyro") from None
@@ -94,8 +94,9 @@ def from_numpyro(model: Callable[..., Any], rows: Data) -> Adapted:
             return value
 
         program = handlers.trace(handlers.substitute(handlers.seed(model, jax.random.key(0)), substitute_fn=fill))
-        sites = _call(program.get_trace, data).values()
-        terms = [(site["is_observed"], _log_prob(site)) for site in sites if site["type"] == "sample"]
+        with validation_enabled(False):  # what overflows is not finite, and the sampler copes with that
+            sites = _call(program.get_trace, data).values()
+            terms = [(site["is_observed"], _log_prob(site)) for site in sites if site["type"] == "sample"]
         prior = sum((term for seen, term in terms if not seen), log_jacobian)
         return values, prior, sum((term for seen, term in terms if seen), jnp.zeros(()))
 
@@ -162,7 +163,7 @@ def _latents(model: Callable[..., Any], rows: Data, handlers: Any, biject_to: An
         sites = _call(handlers.trace(handlers.seed(model, jax.random.key(0))).get_trace, data)
         return {name: site for name, site in sites.items() if site["type"] == "sample" and not site["is_observed"]}
 
-    blank = jax.tree.map(lambda leaf: jnp.zeros((1, *np.shape(leaf)[1:]), leaf.dtype), rows)
+    blank = jax.tree.map(lambda leaf: jnp.zeros_like(jnp.asarray(leaf)[:1]), rows)
     two = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf]), blank)
     try:
         latent, again = shapes(blank), shapes(two)

@@ -159,11 +159,11 @@ def _chunks(path: Path, layout: Layout, wanted: list[str]) -> Iterator[dict[str,
 def _check_cells(chunk: list[list[str]], layout: Layout, path: Path, before: int) -> None:
     """Check that all rows have as many cells as the header."""
     wanted = len(layout.header)
-    for i, row in enumerate(chunk):
-        if len(row) != wanted:
-            raise InputError(
-                f"{path}: row {before + i + 1} has {len(row)} cells, but the header has {wanted}; mend the row"
-            )
+    if set(map(len, chunk)) != {wanted}:
+        i = next(i for i, row in enumerate(chunk) if len(row) != wanted)
+        raise InputError(
+            f"{path}: row {before + i + 1} has {len(chunk[i])} cells, but the header has {wanted}; mend the row"
+        )
 
 
 def free_memory() -> float:
@@ -204,12 +204,11 @@ def _numbers(cells: np.ndarray, separator: str) -> np.ndarray:
 
 def _as_numbers(cells: np.ndarray) -> np.ndarray | None:
     """Read all cells as numbers; None if one is not. Python's digits with underscores are no numbers here."""
-    if any("_" in cell or cell.lower() == "nan" for cell in cells):
-        return None
     try:
-        return cells.astype(float)
+        numbers = cells.astype(float)
     except (ValueError, OverflowError):
         return None
+    return None if np.isnan(numbers).any() or "_" in "".join(cells) else numbers
 
 
 def _typed(parts: list[np.ndarray], separator: str) -> Any:
