@@ -82,12 +82,13 @@ def until_signal() -> Callable[[], bool]:
     return event.is_set
 
 
-def keep_programs(folder: Path, precision: str) -> None:
-    """Choose the precision, and keep compiled programs on the disk: the next leg finds them again."""
+def keep_programs(folder: Path | None, precision: str) -> None:
+    """Choose the precision, and keep compiled programs in a folder, if one is given: the next leg finds them again."""
     import jax
 
     update: Any = jax.config.update
     update("jax_enable_x64", precision == "float64")
-    update("jax_compilation_cache_dir", str(folder))
-    update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    update("jax_persistent_cache_min_entry_size_bytes", -1)
+    if folder is not None:
+        update("jax_compilation_cache_dir", str(folder))
+        update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        update("jax_persistent_cache_min_entry_size_bytes", -1)

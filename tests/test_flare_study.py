@@ -1,0 +1,185 @@
+"""Studies, their files, kits and commands; nothing here starts a process of FLARE."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from typer.testing import CliRunner
+
+import fsgld
+from flare_problem import NAMES, columns, write_study
+from fsgld import study as studies
+from fsgld.cli import app
+from fsgld.engines.flare import kits
+from fsgld.engines.flare.processes import Program
+from fsgld.engines.flare.site import Limits
+from fsgld.study import Study, read_columns
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def test_a_new_study_passes_its_check_with_a_file(tmp_path):
+    runner = CliRunner()
+    assert runner.invoke(app, ["study", "new", str(tmp_path / "my-study")]).exit_code == 0
+    np.savez(tmp_path / "data.npz", **columns(0))
+    done = runner.invoke(app, ["study", "check", str(tmp_path / "my-study"), "--data", str(tmp_path / "data.npz")])
+    assert done.exit_code == 0, done.output
+    assert "30 rows, 3 parameters; the model takes them" in done.output
+    assert "update            theta f[C,d], memory i[C]?, t i[C], draws f[C,kept,d]?" in done.output
+    again = runner.invoke(app, ["study", "new", str(tmp_path / "my-study")])
+    assert again.exit_code == 2 and "is not empty" in again.output
+
+
+def test_the_digest_changes_with_either_file(tmp_path):
+    first = write_study(tmp_path / "a").digest
+    assert write_study(tmp_path / "b").digest == first
+    (tmp_path / "a" / "model.py").write_text((tmp_path / "a" / "model.py").read_text() + "\n")
+    assert Study.read(tmp_path / "a").digest != first
+    assert write_study(tmp_path / "b", seed=9).digest != first
+
+
+def test_the_example_takes_a_hospitals_columns():
+    study = Study.read(EXAMPLES / "heart")
+    table = {name: np.ones(20) for name in ("age", "sex", "thalach", "exang", "oldpeak", "num")}
+    table["oldpeak"][3] = np.nan
+    rows = study.rows(table, "va")
+    assert rows["x"].shape == (19, 5) and np.isfinite(rows["x"]).all()
+    assert np.isfinite(study.model().log_likelihood(study.model().start(), {k: v[0] for k, v in rows.items()}))
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz"])
+def test_files_of_all_kinds_give_the_same_columns(tmp_path, suffix):
+    table, file = columns(1), tmp_path / f"data{suffix}"
+    if suffix == ".csv":
+        lines = [",".join(table), *(",".join(repr(float(v)) for v in row) for row in zip(*table.values(), strict=True))]
+        file.write_text("\n".join(lines) + "\n")
+    elif suffix == ".npz":
+        np.savez(file, **table)
+    else:
+        import pyarrow
+        from pyarrow import parquet
+
+        parquet.write_table(pyarrow.table(table), file)
+    for name, column in read_columns(file).items():
+        np.testing.assert_array_equal(column, table[name])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("seed = 3", "sead = 3"), "unknown name 'sead'"),
+        (('"east", "north"', '"east", "east"'), "sites must be different names"),
+        (('"east"', '"../east"'), "sites are named with small letters"),
+        (('precision = "float64"', 'precision = "half"'), "precision must be"),
+        (("port = 8002", "port = 0"), "port must be a whole number"),
+        (("message = 20.0", "message = -1"), "patience.message must be a number of seconds"),
+        (('host = "localhost"', 'host = "local host"'), "host must be a host name"),
+        (("[priors]", "[priors"), "is not TOML"),
+    ],
+)
+def test_a_study_that_makes_no_sense_is_refused_with_a_reason(tmp_path, change, message):
+    write_study(tmp_path)
+    file = tmp_path / "study.toml"
+    file.write_text(file.read_text().replace(*change))
+    with pytest.raises(fsgld.InputError, match=message):
+        Study.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("def model(priors): return 1\ndef rows(table): return table", "must return a fsgld.Model; it returns 1"),
+        ("def model(priors): return priors['mean']\ndef rows(table): return table", "asks for 'mean'"),
+        ("def model(priors): raise ValueError('no')\ndef rows(table): return table", "model in model.py fails"),
+        ("import nothing_of_this_name", "fails: ModuleNotFoundError"),
+        ("def model(priors): pass", "must have a function rows"),
+    ],
+)
+def test_a_model_file_that_fails_is_refused_with_a_reason(tmp_path, code, message):
+    write_study(tmp_path)
+    (tmp_path / "model.py").write_text(code)
+    with pytest.raises(fsgld.InputError, match=message):
+        Study.read(tmp_path).model()
+
+
+def test_kits_are_locked_down_and_hold_what_a_site_needs(tmp_path):
+    study = write_study(tmp_path / "study")
+    made = kits.provision(study)
+    assert [kit.name for kit in made] == list(NAMES)
+    before = {kit: (kit / "startup" / "client.crt").read_bytes() for kit in made}
+    assert len(set(before.values())) == 3
+    for kit in made:
+        rights = json.loads((kit / "local" / "authorization.json").read_text())["permissions"]
+        assert set(rights) == {"project_admin"}
+        refused = {name for name, whom in rights["project_admin"].items() if whom == "none"}
+        assert refused >= {"byoc", "shell_commands", "operate", "download_job"}
+        resources = json.loads((kit / "local" / "resources.json").read_text())
+        assert resources["class_allow_list"] == ["fsgld.engines.flare.collab.", "nvflare.collab.runtime."]
+        assert resources["class_list_enforcement_mode"] == "enforce" and resources["allow_log_streaming"] is False
+        assert "log" not in json.dumps(resources["components"])
+        assert json.loads((kit / "startup" / "fed_client.json").read_text())["client"]["connection_security"] == "mtls"
+        assert Study.read(kit / "study").digest == study.digest
+        assert Limits.read(kit / "limits.toml") == Limits()
+        assert not list(kit.rglob("*server.key")) and not list(kit.rglob("*admin*"))
+    assert kits.provision(study) == made
+    assert {kit: (kit / "startup" / "client.crt").read_bytes() for kit in made} == before  # made once
+    job = kits.write_job(study, ["east", "west"])
+    assert not list(job.rglob("*.py"))  # no code travels
+    assert json.loads((job / "meta.json").read_text())["deploy_map"] == {"app": ["server", "east", "west"]}
+    moved = write_study(tmp_path / "study", port=8003)
+    with pytest.raises(fsgld.InputError, match="was provisioned for other sites, another name, host or port"):
+        kits.provision(moved)
+
+
+def test_limits_that_are_misspelt_or_negative_are_refused(tmp_path):
+    file = tmp_path / "limits.toml"
+    assert Limits.read(file) == Limits()
+    file.write_text("min_rows = 50\n")
+    assert Limits.read(file).min_rows == 50
+    for text, message in (("min_row = 50", "unknown limit 'min_row'"), ("min_rows = -1", "min_rows must be a whole")):
+        file.write_text(text)
+        with pytest.raises(fsgld.InputError, match=message):
+            Limits.read(file)
+
+
+def test_commands_say_in_one_sentence_what_is_missing(tmp_path):
+    runner = CliRunner()
+    write_study(tmp_path / "study")
+    for words, message in (
+        (["run", str(tmp_path / "study")], "has no kits yet"),
+        (["site", str(tmp_path), "--data", "x.csv"], "is not a start-up kit"),
+        (["coordinator", str(tmp_path)], "has no study.toml"),
+        (["study", "check", str(tmp_path / "study"), "--data", str(tmp_path / "no.csv")], "there is no file"),
+    ):
+        done = runner.invoke(app, words)
+        assert done.exit_code == 2, (words, done.output)
+        assert message in done.output
+
+
+def test_a_program_ends_when_its_parent_is_killed(tmp_path):
+    code = "import subprocess, sys, time; p = subprocess.Popen([sys.executable, '-m', 'fsgld.watched', 'timeit', '-n1', '-r1', 'import time; time.sleep(60)']); print(p.pid, flush=True); time.sleep(60)"  # noqa: E501
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
+        child = int(parent.stdout.readline())
+        process = psutil.Process(child)
+        time.sleep(2.0)  # it watches from its first moments on
+        assert process.is_running()
+        parent.kill()
+    assert not psutil.wait_procs([process], timeout=20)[1]
+
+
+def test_a_program_that_dies_is_started_again_and_stopped_in_the_end(tmp_path):
+    program = Program("site", tmp_path, {}, {})
+    program.command = [sys.executable, "-c", "import time; time.sleep(0.1)"]
+    told = []
+    program.keep(lambda: len(told) >= 1, told.append)
+    assert "starting it again" in told[0]
+    program.command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    program.start()
+    program.stop()
+    assert program.process.returncode is not None
+    assert studies.FILES == ("study.toml", "model.py")
