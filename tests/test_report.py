@@ -13,8 +13,10 @@ pytest.importorskip("arviz")
 pytest.importorskip("matplotlib")
 
 from fsgld.cli import app
+from fsgld.errors import InputError
 from fsgld.report import render, words
 from fsgld.report.content import collect
+from fsgld.report.pooled import pool
 from fsgld.results import Result, Status
 
 RNG = np.random.default_rng(3)
@@ -80,8 +82,12 @@ class Outline(HTMLParser):
         self.said.append(data)
 
 
-def test_a_glm_has_every_section():
-    text = render(glm_result())
+@pytest.fixture(scope="module")
+def text():
+    return render(glm_result())
+
+
+def test_a_glm_has_every_section(text):
     page = Outline(text)
     assert [name for name in page.ids if name in ANCHORS] == ANCHORS
     assert len(page.ids) == len(set(page.ids)), "two elements have one id"
@@ -98,8 +104,7 @@ def test_a_glm_has_every_section():
     assert "<img" not in text and "<script" not in text
 
 
-def test_what_is_drawn_takes_its_colours_from_the_page():
-    text = render(glm_result())
+def test_what_is_drawn_takes_its_colours_from_the_page(text):
     drawn = "".join(re.findall(r"<svg.*?</svg>", text, re.S))
     assert "var(--accent)" in drawn and "var(--c4)" in drawn
     assert set(re.findall(r"#[0-9a-fA-F]{6}", drawn)) <= {"#ffffff"}
@@ -139,11 +144,11 @@ def test_chains_that_diverged_are_left_out_and_named():
     assert "No chain ran to the end" in " ".join(Outline(render(none)).said)
 
 
-def test_nothing_from_data_becomes_markup():
+def test_nothing_from_data_becomes_markup(text):
     result = glm_result(columns=HOSTILE, sites=HOSTILE[::-1])
     result.settings["notes"] = HOSTILE
     page = Outline(render(result, pooled={HOSTILE[0]: (0.1, 0.2)}))
-    plain = Outline(render(glm_result(), pooled={"age": (0.1, 0.2)}))
+    plain = Outline(text)
     assert page.tags == plain.tags and page.attributes == plain.attributes
     said = "".join(page.said)
     for name in HOSTILE[:3]:
@@ -179,10 +184,11 @@ def test_numbers_have_two_digits_of_their_spread(x, spread, shown):
 
 
 def test_convergence_is_one_sentence_that_can_say_no():
-    good, bad = any_result((4, 2000)), any_result((4, 2000))
+    good, bad, few = any_result((4, 2000)), any_result((4, 2000)), any_result((4, 50))
     bad.draws["sd"][0] += 3
-    agree, disagree = (collect(result)["convergence"] for result in (good, bad))
-    assert "4 chains of 2,000 draws agree" in agree
+    agree, disagree, short = (collect(result)["convergence"] for result in (good, bad, few))
+    assert "4 chains of 2,000 draws agree:" in agree
+    assert "run longer" in short
     assert "do not agree" in disagree and "(sd)" in disagree
     assert agree.count(". ") == disagree.count(". ") == 0
 
@@ -220,6 +226,38 @@ def test_wrong_inputs_end_with_one_sentence(tmp_path):
         assert done.exit_code == 2 and done.stderr.startswith("fsgld: ") and done.stderr.count("\n") == 1, done.stderr
     done = run(app, ["report", str(good)])
     assert done.exit_code == 0 and (tmp_path / "good.html").read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.slow
+def test_the_pooled_fit_agrees_with_the_federated_one(tmp_path):
+    """Two runs of some 3,000 effective draws: each mean within 0.15 sd, or 5.8 standard errors of the difference.
+
+    False alarm below 1e-7 for 4 parameters, if ESS is 3,000; and the sd within 15 % (5 sds of its error, or more).
+    """
+    pytest.importorskip("formulaic")
+    import fsgld
+
+    rng = np.random.default_rng(8)
+    files = []
+    for site, centre, rows in (("north", -1.0, 40), ("south", 1.0, 60)):
+        x = rng.normal(centre, 1.0, rows)
+        y = 1 + 0.7 * x + (site == "north") + rng.normal(size=rows)
+        files.append(tmp_path / f"{site}.csv")
+        files[-1].write_text("x,y\n" + "\n".join(f"{a:.6f},{b:.6f}" for a, b in zip(x, y, strict=True)) + "\n")
+    made = fsgld.glm("y ~ x", "gaussian", {file.stem: file for file in files}, site_effects="separate")
+    result = made.sample(seed=0)
+    found = pool(result, files)
+    names, draws = result.flat_draws()
+    assert set(found) == set(names)
+    for i, name in enumerate(names):
+        mean, sd = found[name]
+        assert draws[..., i].mean() == pytest.approx(mean, abs=0.15 * sd), name
+        assert draws[..., i].std() == pytest.approx(sd, rel=0.15), name
+    with pytest.raises(InputError, match="every site"):
+        pool(result, files[:1])
+    files[1].write_text(files[1].read_text() + "0.0,0.0\n")
+    with pytest.raises(InputError, match="61 complete rows"):
+        pool(result, files)
 
 
 def test_the_same_result_gives_the_same_file():

@@ -201,6 +201,7 @@ def _mixing(name: str, draws: np.ndarray) -> tuple[Markup, Markup]:
             if np.ptp(chain) > 1e-9 * np.abs(chain).max():  # else there is no density to estimate
                 plot.plot_kde(chain, ax=axes[0], plot_kwargs={"color": colour, "linewidth": 1.1})
             axes[1].plot(np.arange(0, len(chain), step), chain[::step], color=colour, linewidth=0.6, alpha=0.75)
+        axes[0].set_ylim(bottom=0)
         _tidy(axes[0], "density")
         _tidy(axes[1], "trace")
 

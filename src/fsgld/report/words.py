@@ -87,8 +87,9 @@ def convergence(summary: Any, shape: tuple[int, ...]) -> str:
         return f"{chains} chain{'s' * (chains > 1)} of {draws:,} draws cannot be compared, so convergence is not known."
     worst, fewest = int(np.nanargmax(c["r_hat"])), int(np.nanargmin(ess))
     error = 100 * np.nanmax(c["mcse"] / c["sd"])
-    good = c["r_hat"][worst] <= 1.01 and ess[fewest] >= 400
-    verdict = "agree" if good else "do not agree well enough: run longer"
+    verdict = "agree" if ess[fewest] >= 400 else "agree, but have few effective draws (run longer)"
+    if c["r_hat"][worst] > 1.01:
+        verdict = "do not agree yet (run longer)"
     return (
         f"{chains} chains of {draws:,} draws {verdict}: the largest R-hat is {c['r_hat'][worst]:.3f} ({names[worst]}),"
         f" the smallest effective sample size {ess[fewest]:,.0f} ({names[fewest]}), and the Monte Carlo error of a"
