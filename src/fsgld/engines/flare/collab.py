@@ -5,14 +5,18 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 from nvflare.collab import CollabCallError, collab
+from nvflare.collab.api.context import get_call_context
 from nvflare.collab.api.exceptions import RunAborted
 
 from fsgld.engines.flare.processes import DATA, KIT, STUDY, keep_programs
 from fsgld.watched import watch_parent
+
+ABORT_SECONDS = 3.0
 
 
 class Coordinator:
@@ -28,16 +32,25 @@ class Coordinator:
         study = Study.read(os.environ[STUDY])
         keep_programs(study.folder / "coordinator" / "programs", study.precision)
         members = {client.name: client for client in collab.clients}
+        context = get_call_context()
 
         def transport(site: str, data: bytes, timeout: float) -> bytes:
             if site not in members:
                 raise ConnectionError("not connected")
+            begin = time.monotonic()
             try:
                 return bytes(members[site](timeout=timeout).call(message=data))
             except RunAborted as error:
                 raise LegOver("the FLARE job has ended") from error
             except CollabCallError as error:
-                raise ConnectionError(f"no answer within {timeout:g} seconds, or a broken connection") from error
+                if time.monotonic() > begin + timeout - 0.5:
+                    raise ConnectionError(f"no answer within {timeout:g} seconds") from error
+                end = time.monotonic() + ABORT_SECONDS  # a job that is about to end breaks its connections first
+                while time.monotonic() < end:
+                    if context.is_aborted():
+                        raise LegOver("the FLARE job has ended") from error
+                    time.sleep(0.1)
+                raise ConnectionError("a broken connection") from error
 
         try:
             run_leg(study, set(members) & set(study.sites), transport)
