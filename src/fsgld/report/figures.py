@@ -183,7 +183,7 @@ def _means(check: dict[str, Any]) -> Drawing:
         axes.set_yticks(range(len(check["sites"])), [one["site"] for one in check["sites"]])
         axes.set_ylim(len(check["sites"]) - 0.45, -0.55)
         axes.tick_params(axis="y", labelcolor=COLOUR["ink"])
-        axes.set_xlabel("mean outcome: observed ◆, replicated 94 %")
+        axes.set_xlabel("observed ◆, replicated 94 %")
         axes.grid(axis="x", color=COLOUR["grid"], linewidth=0.6)
         axes.set_axisbelow(True)
 
