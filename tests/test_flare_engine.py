@@ -65,6 +65,7 @@ def test_the_federation_draws_the_same_chain_as_the_compiled_engine(base, study)
     fsgld.Result.load(run_folder(study) / "result.npz")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
