@@ -33,16 +33,20 @@ def find_chromium():
 
 
 def _install():
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "timeout": 600}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "timeout": 240}
     settings = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     command = ["apt-get", "install", "--yes", "--no-install-recommends", "chromium", "fonts-dejavu-core"]
-    done = subprocess.run(command, env=settings, **quiet)
-    if done.returncode:  # the lists of packages may be old, or not there
-        subprocess.run(["apt-get", "update"], env=settings, **quiet)
+    try:
         done = subprocess.run(command, env=settings, **quiet)
+        if done.returncode:  # the lists of packages may be old, or not there
+            subprocess.run(["apt-get", "update"], env=settings, **quiet)
+            done = subprocess.run(command, env=settings, **quiet)
+        why = done.stderr.strip()[-300:]
+    except subprocess.TimeoutExpired as error:
+        why = str(error)
     if found := shutil.which("chromium"):
         return found
-    pytest.skip(f"Chromium could not be installed: {done.stderr.strip()[-300:]}")
+    pytest.skip(f"Chromium could not be installed: {why}")
 
 
 class Browser:
