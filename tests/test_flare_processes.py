@@ -23,7 +23,7 @@ from fsgld.engines.flare.post import read_ledger
 KILLS = 20
 LONGEST = 900.0  # seconds for all of it; on two idle cores it takes a third of that
 SETTINGS = {
-    "chains": 4, "seed": 3, "rounds": 1800, "local_steps": 5, "batch_size": 8, "step_size": 0.1, "thin": 25,
+    "chains": 4, "seed": 3, "rounds": 3000, "local_steps": 5, "batch_size": 8, "step_size": 0.1, "thin": 25,
     "probs": [0.2, 0.5, 0.3],
 }  # fmt: skip
 
@@ -228,7 +228,7 @@ def nothing_leaked(world):
             looked += 1
             content = file.read_bytes()
             assert not [needle for needle in needles if needle in content], file
-    assert looked > 1800
+    assert looked > 3000
     for folder in own:
         lines = [
             json.loads(line)
