@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import ssl
@@ -43,10 +44,11 @@ class World:
             self.commands[name] = psutil.Popen([sys.executable, "-m", "fsgld", *words], stdout=out, stderr=out)
 
     def start_all(self):
-        self.start("coordinator")
-        self.wait(lambda: (self.study.folder / "coordinator" / "provisioned.json").is_file(), "provisioning", 120)
-        time.sleep(1.0)
-        for name in (*NAMES, "run"):
+        """Start everything, with a server that allows its administrator all: what is refused, sites refuse."""
+        kits.provision(self.study)
+        rights = self.study.folder / "coordinator" / "server" / "local" / "authorization.json"
+        rights.write_text(rights.read_text().replace('"none"', '"any"'))
+        for name in ("coordinator", *NAMES, "run"):
             self.start(name)
 
     def mend(self):
@@ -116,6 +118,7 @@ def test_a_federation_survives_twenty_kills_and_intruders_with_the_same_draws(wo
     world.start_all()
     world.wait(lambda: world.rounds() >= 100, "the first hundred rounds", 240)
     intruders_are_refused(world, tmp_path / "other")
+    code_and_commands_are_refused_by_sites(world)
     a_site_that_hangs_is_away_and_comes_back(world)
 
     kinds = [
@@ -154,6 +157,41 @@ def test_a_federation_survives_twenty_kills_and_intruders_with_the_same_draws(wo
 
     world.stop()
     nothing_leaked(world)
+
+
+def code_and_commands_are_refused_by_sites(world):
+    """A coordinator that turned bad can neither read files at a site nor run anything there but fsgld."""
+    from nvflare.fuel.flare_api.api_spec import AuthorizationError
+    from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+    study, trace = world.study, world.folder / "trace"
+    session = new_secure_session(kits.admin(study), str(study.folder / "coordinator" / "admin"), timeout=20.0)
+    try:
+        for command in (
+            lambda: session.ls_target("west"),
+            lambda: session.cat_target("west", file="startup/fed_client.json"),
+        ):
+            with pytest.raises(AuthorizationError):
+                command()
+        for name, change in {"code": {"path": "own.Member"}, "class": {"path": "subprocess.Popen"}}.items():
+            job = world.folder / name
+            shutil.copytree(kits.write_job(study, ["west"]), job)
+            file = job / "app" / "config" / "config_fed_client.json"
+            config = json.loads(file.read_text())
+            config["components"][0] |= change | ({"args": {"args": ["touch", str(trace)]}} if name == "class" else {})
+            file.write_text(json.dumps(config))
+            if name == "code":
+                (job / "app" / "custom").mkdir()
+                (job / "app" / "custom" / "own.py").write_text(
+                    f"open({str(trace)!r}, 'w').close()\nclass Member: pass\n"
+                )
+            number = session.submit_job(str(job))
+            ended = lambda n=number: str(session.get_job_meta(n).get("status")).startswith("FINISHED")  # noqa: E731
+            world.wait(ended, "the end of a job that is refused", 90)
+            assert "COMPLETED" not in session.get_job_meta(number)["status"]
+    finally:
+        session.close()
+    assert not trace.exists()
 
 
 def a_site_that_hangs_is_away_and_comes_back(world):
