@@ -149,9 +149,7 @@ def _run(model: Glm, out: Path, seed: int, chains: int) -> Result:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they are in the result, and printed in the end
         try:
-            found = sample(
-                model.model, model.shards, probs=model.probs, seed=seed, chains=chains, checkpoint=folder
-            )  # fmt: skip
+            found = sample(model.model, model.shards, seed=seed, chains=chains, checkpoint=folder, **model.options)
         except KeyboardInterrupt:
             typer.echo(f"\nstopped; what is done is in {folder}: give the same command again to go on", err=True)
             raise typer.Exit(130) from None

@@ -56,11 +56,16 @@ class Glm:
         rows = np.array(self.design.rows, float)
         return 0.5 * rows / rows.sum() + 0.5 / len(rows)
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """Settings for `fsgld.sample`: a hierarchy has heavy-tailed remainders, and short visits cost nothing here."""
+        return {"probs": self.probs} | ({"local_steps": 1} if self.design.site_effects == "hierarchical" else {})
+
     def sample(self, **options: Any) -> Result:
         """Sample with `fsgld.sample`; parameters come back by name and in the user's units."""
         from fsgld.sample import sample
 
-        return self.in_units(sample(self.model, self.shards, **({"probs": self.probs} | options)))
+        return self.in_units(sample(self.model, self.shards, **(self.options | options)))
 
     def in_units(self, result: Result) -> Result:
         """Turn a result of `fsgld.sample(glm.model, glm.shards)` into named parameters; the design goes with it."""

@@ -6,6 +6,7 @@ Inside, w = (intercepts, β, log σ or log φ): none, one or S intercepts, β fo
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,13 +90,16 @@ class Builder:
             likelihood = lambda p, row: self.log_likelihood(p["w"], row)  # noqa: E731
             return Model(lambda p: self.log_prior(p["w"]), likelihood, {"w": self.start()})
         transport = self.transport()
-        to_w: Any = lambda p: transport.to_w(p["xi"], p["t"]) + jnp.asarray(transport.quadratic.w0, p["xi"].dtype)  # noqa: E731
+
+        def missed(p: Any, log_density: Callable[[Array], Array]) -> Array:
+            return transport.remainder(log_density, transport.to_w(p["xi"], p["t"]))
 
         def log_prior(p: Any) -> Array:
-            return transport.log_base(p["xi"], p["t"]) + self.log_prior(to_w(p), sites=False)
+            rest = missed(p, lambda w: self.log_prior(w, sites=False))
+            return rest - 0.5 * (jnp.sum(p["xi"] ** 2) + p["t"] ** 2)
 
         start = {"t": np.zeros(()), "xi": np.zeros(self.size)}
-        return Model(log_prior, lambda p, row: self.log_likelihood(to_w(p), row), start)
+        return Model(log_prior, lambda p, row: missed(p, lambda w: self.log_likelihood(w, row)), start)
 
     def inner(self, draws: Any) -> tuple[np.ndarray, np.ndarray | None]:
         """Give w, and τ where there is one, for draws of the model."""

@@ -12,7 +12,9 @@ the posterior of (ξ, t) is a standard Gaussian times what the quadratic form mi
 
     log p(ξ, t | x) = −½|ξ|² − ½t² + log p(x | w) + log p(rest) − g·(w − w₀) + ½ (w − w₀)ᵀP(w − w₀).
 
-That is exact whatever w₀ is; a better w₀ only makes sampling easier. μ and C are cubic splines in t. b and τ follow
+That is exact whatever w₀ is; a better w₀ only makes sampling easier. The last four terms are sums over rows (and
+the rest of the prior) of `remainder`s, so each row takes its own part: what is left of a site's likelihood is small,
+wherever the map moves its intercept. μ and C are cubic splines in t. b and τ follow
 after sampling: τ = τ(t), and b given a and τ is Gaussian.
 """
 
@@ -49,11 +51,11 @@ class Transport(NamedTuple):
     quadratic: Quadratic
     log_tau: Callable[[np.ndarray], np.ndarray]
 
-    def log_base(self, xi: Array, t: Array) -> Array:
-        """Evaluate −½|ξ|² − ½t² − g·v + ½ vᵀPv."""
-        v = self.to_w(xi, t)
-        g, P = jnp.asarray(self.quadratic.g, v.dtype), jnp.asarray(self.quadratic.P, v.dtype)
-        return -0.5 * jnp.sum(xi**2) - 0.5 * t**2 - g @ v + 0.5 * v @ (P @ v)
+    def remainder(self, log_density: Callable[[Array], Array], v: Array) -> Array:
+        """Evaluate f(w₀ + v) − f(w₀) − f'(w₀)v − ½ f''(w₀)v²: what a second-order expansion misses."""
+        w0 = jnp.asarray(self.quadratic.w0, v.dtype)
+        slope, bend = jax.jvp(lambda w: jax.jvp(log_density, (w,), (v,))[1], (w0,), (v,))
+        return log_density(w0 + v) - log_density(w0) - slope - 0.5 * bend
 
 
 def make_transport(quadratic: Quadratic, sites: int, intercept: Prior, tau: Prior) -> Transport:
