@@ -124,6 +124,8 @@ def test_kits_are_locked_down_and_hold_what_a_site_needs(tmp_path):
         assert "log" not in json.dumps(resources["components"])
         assert json.loads((kit / "startup" / "fed_client.json").read_text())["client"]["connection_security"] == "mtls"
         assert Study.read(kit / "study").digest == study.digest
+        assert kits.owner(kit.rename(kit.with_name("renamed"))) == kit.name
+        kit.with_name("renamed").rename(kit)
         assert Limits.read(kit / "limits.toml") == Limits()
         assert not list(kit.rglob("*server.key")) and not list(kit.rglob("*admin*"))
     assert kits.provision(study) == made

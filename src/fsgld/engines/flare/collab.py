@@ -79,10 +79,11 @@ class Member:
 
 def open_site(kit: Path, data: Path) -> Any:
     """Load a site's study and data."""
+    from fsgld.engines.flare.kits import owner
     from fsgld.engines.flare.site import Limits, Site
     from fsgld.study import Study, read_columns
 
-    study = Study.read(kit / "study")
+    name, study = owner(kit), Study.read(kit / "study")
     keep_programs(kit / "fsgld" / "programs", study.precision)
-    rows = study.rows(read_columns(data), kit.name)
-    return Site(kit.name, study, rows, kit / "fsgld", Limits.read(kit / "limits.toml"))
+    rows = study.rows(read_columns(data), name)
+    return Site(name, study, rows, kit / "fsgld", Limits.read(kit / "limits.toml"))

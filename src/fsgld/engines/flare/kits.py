@@ -26,6 +26,15 @@ CLASSES = ("fsgld.engines.flare.collab.", "nvflare.collab.runtime.")
 LONGEST_ABSENCE = 20  # seconds without a sign of life after which the server forgets a site
 
 
+def owner(kit: Path) -> str:
+    """Name the site that a kit was made for by its certificate: the folder may have been renamed."""
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    certificate = x509.load_pem_x509_certificate((kit / "startup" / "client.crt").read_bytes())
+    return str(certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+
+
 def provision(study: Study) -> list[Path]:
     """Make the kits, if that has not been done; give the sites' folders."""
     centre, kits = study.folder / "coordinator", study.folder / "kits"
