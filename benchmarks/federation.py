@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fsgld import Result, diagnostics
-from fsgld.engines.flare.demo import _start, _wait_for, prepare
+from fsgld import diagnostics
+from fsgld.engines.flare.demo import federate, prepare
 from fsgld.engines.flare.leg import run_folder
 from fsgld.engines.flare.post import read_ledger
 from fsgld.study import Study
@@ -25,19 +25,7 @@ def measure(folder: Path, chains: int, local_steps: int, rounds: int) -> str:
     settings = f"chains = {chains}\nlocal_steps = {local_steps}\nrounds = {rounds}\nbatch_size = 32\nburn_in = 0.1"
     toml.write_text(text.replace("chains = 16", settings))
     study = Study.read(folder / "study")
-    commands = [_start(folder, "coordinator", str(study.folder))]
-    try:
-        _wait_for(study.folder / "coordinator" / "provisioned.json")
-        for site in study.sites:
-            kit = study.folder / "kits" / site
-            commands.append(_start(folder, "site", str(kit), "--data", str(folder / f"{site}.csv")))
-        subprocess.run([sys.executable, "-m", "fsgld", "run", str(study.folder)], check=True, stdout=subprocess.DEVNULL)
-    finally:
-        for command in commands:
-            command.terminate()
-        for command in commands:
-            command.wait(20)
-    result = Result.load(study.folder / "result.npz")
+    result = federate(study, folder, stdout=subprocess.DEVNULL)
     lines = [line for line in read_ledger(run_folder(study)) if line.get("kind") == "update" and line["round"] >= 20]
     share = rounds / (rounds - 20)
     ess = float(np.min(diagnostics.ess_bulk(result.flat_draws()[1])))

@@ -44,9 +44,8 @@ def measure(flat: FlatModel, parts: Parts, table: Shards) -> Measured:
     points = around + (z * L if L.ndim == 1 else z @ L.T)
     found = residuals(flat, jnp.asarray(points, dtype), factor, parts.surrogates, table)
     residual, growth = np.asarray(found.value, float), np.asarray(found.growth, float)
-    lengths = (
-        np.linalg.norm(z[:2], axis=1, keepdims=True) if len(L) < 4 else np.sqrt(len(L))
-    )  # few may be short by chance
+    # two sds out: z has length √d about, but with few parameters it may be short by chance
+    lengths = np.linalg.norm(z[:2], axis=1, keepdims=True) if len(L) < 4 else np.sqrt(len(L))
     far = np.concatenate([around[None], around + 2 * np.sqrt(len(L)) / lengths * (points[:2] - around)])
     ends = np.stack([excess_curvatures(flat, jnp.asarray(t, dtype), factor, parts.surrogates, table) for t in far])
     seen = np.eye(len(L)) if L.ndim == 1 else L / np.linalg.norm(L, axis=1)[:, None]

@@ -30,6 +30,12 @@ def main(example: Path, folder: Path) -> None:
     """Make a study folder, start everything, run, compare, and stop everything."""
     begin = time.monotonic()
     study = prepare(example, folder)
+    result = federate(study, folder)
+    print(f"{time.monotonic() - begin:.0f} seconds; {_compare(study, folder, result)}")
+
+
+def federate(study: Study, folder: Path, **settings: Any) -> Result:
+    """Start the coordinator and all sites as commands, run the study, and stop everything; settings are the run's."""
     commands = [_start(folder, "coordinator", str(study.folder))]
     try:
         _wait_for(study.folder / "coordinator" / "provisioned.json")
@@ -37,14 +43,13 @@ def main(example: Path, folder: Path) -> None:
             _start(folder, "site", str(study.folder / "kits" / site), "--data", str(folder / f"{site}.csv"))
             for site in study.sites
         ]
-        subprocess.run([sys.executable, "-m", "fsgld", "run", str(study.folder)], check=True)
+        subprocess.run([sys.executable, "-m", "fsgld", "run", str(study.folder)], check=True, **settings)
     finally:
         for command in commands:
             command.terminate()
         for command in commands:
             command.wait(20)
-    result = Result.load(study.folder / "result.npz")
-    print(f"{time.monotonic() - begin:.0f} seconds; {_compare(study, folder, result)}")
+    return Result.load(study.folder / "result.npz")
 
 
 def prepare(example: Path, folder: Path) -> Study:
