@@ -324,13 +324,23 @@ def test_what_may_leave_a_site_is_this_list():
     """Anyone who lets more leave has to change this test, and docs/federation.md with it."""
     assert REPLIES == {
         "hello": {"rows": "whole", "columns": "words", "data": "word", "software": "word"},
-        "all_clients": {"value": "f[1]", "gradient": "f[1,d]", "curvature": "f[1,d,d]?"},
+        "all_clients": {"value": "f[1]", "gradient": "f[1,d]", "curvature": "f[1,d]|f[1,d,d]?"},
         "mean_derivatives": {"gradient": "f[1,d]", "curvature": "f[1,d,d]"},
         "residuals": {"value": "f[1,K,d]", "growth": "f[1,K,d]"},
+        "excess_by_products": {"ends": "f[1,2]"},
         "by_leverage": {"lots": "whole"},
         "noise_of_some": {"variance": "f[1,K,d]", "leverage": "f[1]"},
         "setup": {"setup": "word"},
-        "update": {"theta": "f[C,d]", "memory": "i[C]?", "t": "i[C]", "draws": "f[C,kept,d]?"},
+        "update": {
+            "theta": "f[C,d]",
+            "memory": "i[C]|f[C,d]?",
+            "t": "i[C]",
+            "draws": "f[C,kept,d]?",
+            "shift": "f[C,d]?",
+            "precision": "f[C,d]|f[C,d,d]?",
+            "anchor": "f[C,d]?",
+            "gradient": "f[C,d]?",
+        },
         "refusal": {"reason": "word"},
     }
 

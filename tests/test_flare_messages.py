@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from fsgld.engines.flare.messages import LARGEST, MAGIC, REPLIES, REQUESTS, Message, MessageError, decode, encode
 
 
-def example(spec, rng):
-    """A value that fits a field."""
-    spec = spec.rstrip("?")
+def example(spec, rng, which=0):
+    """A value that fits a field; of several forms the first or the last."""
+    spec = spec.rstrip("?").split("|")[which]
     plain = {"word": "w", "words": ["a", "b"], "whole": 3, "truth": True, "number": 0.5}
     if spec in plain:
         return plain[spec]
-    sizes = {"d": 3, "C": 2, "K": 4, "F": 2, "kept": 5}
+    sizes = {"d": 3, "C": 2, "K": 4, "F": 2, "kept": 5, "N": 3}
     shape = [int(x) if x.isdigit() else sizes[x] for x in spec[2:-1].split(",")]
     return rng.integers(0, 9, shape, np.int32) if spec[0] == "i" else rng.normal(size=shape)
 
@@ -24,11 +24,12 @@ def example(spec, rng):
 ALL = [(kind, False) for kind in REQUESTS] + [(kind, True) for kind in REPLIES]
 
 
+@pytest.mark.parametrize("which", [0, -1])
 @pytest.mark.parametrize(("kind", "reply"), ALL)
-def test_every_kind_comes_back_as_it_was_sent(kind, reply):
+def test_every_kind_comes_back_as_it_was_sent(kind, reply, which):
     rng = np.random.default_rng(0)
     schema = (REPLIES if reply else REQUESTS)[kind]
-    fields = {name: example(spec, rng) for name, spec in schema.items()}
+    fields = {name: example(spec, rng, which) for name, spec in schema.items()}
     m = decode(encode(Message(kind, "s", 7, fields, "r" if reply else "")), reply, {"d": 3})
     assert (m.kind, m.study, m.round, m.to) == (kind, "s", 7, "r" if reply else "")
     assert list(m.fields) and set(m.fields) == set(fields) if fields else not m.fields

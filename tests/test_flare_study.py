@@ -30,7 +30,7 @@ def test_a_new_study_passes_its_check_with_a_file(tmp_path):
     done = runner.invoke(app, ["study", "check", str(tmp_path / "my-study"), "--data", str(tmp_path / "data.npz")])
     assert done.exit_code == 0, done.output
     assert "30 rows, 3 parameters; the model takes them" in done.output
-    assert "update            theta f[C,d], memory i[C]?, t i[C], draws f[C,kept,d]?" in done.output
+    assert "update            theta f[C,d], memory i[C]|f[C,d]?, t i[C], draws f[C,kept,d]?" in done.output
     again = runner.invoke(app, ["study", "new", str(tmp_path / "my-study")])
     assert again.exit_code == 2 and "is not empty" in again.output
 

@@ -127,16 +127,22 @@ def excess_curvatures(
         excess = L.T @ (H - np.asarray(surrogates.precision, float)) @ L
         finite = np.isfinite(excess).all((1, 2), keepdims=True)
         return np.where(finite[:, 0], np.linalg.eigvalsh(np.where(finite, excess, 0.0))[:, [0, -1]], np.nan)
+    return np.asarray(excess_by_products(flat, theta, factor, surrogates, table), float)
+
+
+@asked
+def excess_by_products(
+    flat: FlatModel, theta: Theta, factor: Array, surrogates: Gaussian, table: Shards
+) -> Float[Array, "S 2"]:
+    """Find them from products of H_s with vectors, where H_s itself would be too large."""
     places = jnp.asarray(table.starts), jnp.asarray(table.sizes)
-    return np.asarray(_excess_by_products(flat, theta, factor, surrogates, table.rows, *places), float)
+    return _excess_by_products(flat, theta, factor, surrogates, table.rows, *places)
 
 
 @partial(jax.jit, static_argnums=0)
 def _excess_by_products(
     flat: FlatModel, theta: Theta, factor: Array, surrogates: Gaussian, rows: Row, starts: Array, sizes: Array
 ) -> Float[Array, "S 2"]:
-    """Find them from products of H_s with vectors, where H_s itself would be too large."""
-
     def client(one: tuple[Array, Array, Gaussian]) -> Array:
         start, size, q_s = one
         slope = lambda t: gradient(flat, t, Shard(rows, start, size))  # noqa: E731

@@ -3,8 +3,10 @@
     study.py      a study is a folder: study.toml and model.py (in `fsgld.study`)
     messages.py   every message: its schema and its bytes; nothing else leaves a site
     site.py       what a site does with a message; limits, audit log
+    visit.py      Algorithm 1 at a site, with one client
     post.py       the coordinator's post office: retries, checks, ledger, answers that are known
-    server.py     `Sites`, a table of rows that are elsewhere, and `Travel`, the engine that moves chains
+    sites.py      `Sites`, a table of rows that are elsewhere
+    server.py     `Travel`, the engine that moves chains
     leg.py        `fsgld.sample` with both of them, from the last checkpoint as far as it goes
     collab.py     the few lines that FLARE calls
     kits.py       provisioning: certificates, start-up kits, the job

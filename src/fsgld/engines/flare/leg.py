@@ -25,7 +25,8 @@ from fsgld import diagnostics
 from fsgld.diagnostics import Converged
 from fsgld.dynamics import langevin
 from fsgld.engines.flare.post import LegOver, Post, Refused, SiteGone, Transport, account
-from fsgld.engines.flare.server import Sites, Travel
+from fsgld.engines.flare.server import Travel
+from fsgld.engines.flare.sites import Sites
 from fsgld.errors import CheckpointError, InputError
 from fsgld.results import Result
 from fsgld.sample import sample

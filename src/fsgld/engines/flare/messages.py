@@ -22,10 +22,12 @@ DTYPES = {"f": ("<f8", "<f4"), "i": ("<i4", "<i8")}
 ENVELOPE = {"kind": "word", "study": "word", "round": "whole"}
 
 _THETA = "f[d]"
-_MATRIX = "f[d,d]"
+_MATRIX = "f[d]|f[d,d]"  # a vector stands for a diagonal
 _Q = {"shift": _THETA, "precision": _MATRIX + "?"}
 _PROBES = {"points": "f[K,d]", "anchor": _THETA, "factor": _MATRIX, "differences": "truth"}
-_STATE = {"theta": "f[C,d]", "memory": "i[C]?", "t": "i[C]"}
+_STATE = {"theta": "f[C,d]", "memory": "i[C]|f[C,d]?", "t": "i[C]"}
+_MATRICES = "f[C,d]|f[C,d,d]?"
+_OWN = {"shift": "f[C,d]?", "precision": _MATRICES, "anchor": "f[C,d]?", "gradient": "f[C,d]?"}  # refresh on visit
 
 # What the coordinator asks. A question mark: may be absent
 REQUESTS: dict[str, dict[str, str]] = {
@@ -33,27 +35,33 @@ REQUESTS: dict[str, dict[str, str]] = {
     "all_clients": {"theta": _THETA, "form": "word?"},
     "mean_derivatives": {"points": "f[K,d]"},
     "residuals": {"points": "f[K,d]", "factor": _MATRIX, **_Q},
+    "excess_by_products": {"theta": _THETA, "factor": _MATRIX, **_Q},
     "by_leverage": _PROBES,
     "noise_of_some": _PROBES | {"most": "whole", "few": "f[F,d]?"},
     "setup": {
-        "dynamics": "word", "step_size": "number", "factor": _MATRIX + "?", "mean": _THETA + "?", "limit": "number?",
+        "dynamics": "word", "schedule": "word", "numbers": "f[N]", "friction": "number?", "decay": "number?",
+        "floor": "number?", "factor": _MATRIX + "?", "mean": _THETA + "?", "limit": "number?",
         "likelihood": "word", "batch_size": "whole", "local_steps": "whole", "record": "whole", "seed": "whole",
         "chains": "whole", "alpha": "number", "prob": "number", "anchor": _THETA + "?", "gradient": _THETA + "?",
         "total_shift": _THETA, "total_precision": _MATRIX + "?", "few": "f[F,d]?", **_Q,
     },
-    "update": {"setup": "word", "mass": "number", "chains": "i[C]", **_STATE},
+    "update": {
+        "setup": "word", "mass": "number", "chains": "i[C]", **_STATE, **_OWN, "total_shift": "f[C,d]?",
+        "total_precision": _MATRICES,
+    },
 }  # fmt: skip
 
 # All that ever leaves a site: sums over its rows, states of chains, draws, counts, and words about itself
 REPLIES: dict[str, dict[str, str]] = {
     "hello": {"rows": "whole", "columns": "words", "data": "word", "software": "word"},
-    "all_clients": {"value": "f[1]", "gradient": "f[1,d]", "curvature": "f[1,d,d]?"},
+    "all_clients": {"value": "f[1]", "gradient": "f[1,d]", "curvature": "f[1,d]|f[1,d,d]?"},
     "mean_derivatives": {"gradient": "f[1,d]", "curvature": "f[1,d,d]"},
     "residuals": {"value": "f[1,K,d]", "growth": "f[1,K,d]"},
+    "excess_by_products": {"ends": "f[1,2]"},
     "by_leverage": {"lots": "whole"},
     "noise_of_some": {"variance": "f[1,K,d]", "leverage": "f[1]"},
     "setup": {"setup": "word"},
-    "update": {**_STATE, "draws": "f[C,kept,d]?"},
+    "update": {**_STATE, "draws": "f[C,kept,d]?", **_OWN},
     "refusal": {"reason": "word"},
 }  # the request's digest, `to`, is in every reply as well
 
@@ -189,6 +197,8 @@ def _matches(value: Any, spec: str, dims: dict[str, int]) -> bool:
         return isinstance(value, bool)
     if spec == "number":
         return isinstance(value, float | int) and not isinstance(value, bool) and math.isfinite(value)
+    if "|" in spec:
+        return any(_matches(value, one, dims) for one in spec.split("|"))
     kind, letters = spec[0], spec[2:-1].split(",")
     if not isinstance(value, np.ndarray) or value.dtype.str not in DTYPES[kind] or value.ndim != len(letters):
         return False

@@ -1,18 +1,15 @@
-"""The coordinator's side of a run: a table of rows that are elsewhere, and an engine that moves chains to them.
+"""The coordinator's engine: it moves chains to the sites.
 
-`Sites` takes the place of the clients' table in `fsgld.sample`: questions about rows go to the sites, all at once.
-`Travel` is the engine. In a round it draws where each chain goes, sends every site ONE message with all chains that
-go there, and waits for all. If a site does not answer as it should, for all retries, it is away, and the round is
-done again for all chains with those who are there: the law of every round is that of `present` in `fsgld.sample`.
+In a round it draws where each chain goes, sends every site ONE message with all chains that go there, and waits for
+all. If a site does not answer as it should, for all retries, it is away, and the round is done again for all chains
+with those who are there: the law of every round is that of `present` in `fsgld.sample`.
 """
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -20,83 +17,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fsgld.algorithm import Lots, Rules
+from fsgld.algorithm import Rules
 from fsgld.dynamics import Dynamics, State
 from fsgld.engines import RUNAWAY, Chain, Federation, Plan, Presence, Trace, presence
 from fsgld.engines.flare.messages import Message, MessageError
-from fsgld.engines.flare.post import LegOver, Post, Refused, SiteGone
+from fsgld.engines.flare.post import LegOver, Refused, SiteGone
+from fsgld.engines.flare.sites import Sites, as_fields
+from fsgld.engines.flare.visit import CONSTANTS, MEMO, OWN
 from fsgld.errors import InputError
-from fsgld.likelihood import plain
-from fsgld.probes import Noise, Residual
 from fsgld.randomness import round_keys
-from fsgld.shards import Data, Shards
+from fsgld.refresh import Table
 from fsgld.surrogates import Gaussian
-
-
-@dataclass(frozen=True)
-class Sites(Shards):
-    """The clients' table of a federation: sizes and names are here, rows are not."""
-
-    post: Post | None = None
-    data: tuple[str, ...] = ()  # the sites' words for their data
-    drawn: dict[str, Any] = field(default_factory=dict)  # the probes that rows get their lots by
-
-    @staticmethod
-    def meet(post: Post, names: tuple[str, ...]) -> Sites:
-        """Say hello to all sites: how many rows they have, and of what structure."""
-        answers, gone = post.each({site: partial(post.ask, site, "hello", {}) for site in names})
-        for error in gone.values():
-            raise error
-        first = answers[names[0]]["columns"]
-        for site in names:
-            if answers[site]["columns"] != first:
-                raise InputError(f"{site} has columns {answers[site]['columns']}, but {names[0]} has {first}")
-        sizes = np.array([answers[site]["rows"] for site in names], np.int32)
-        data = tuple(answers[site]["data"] for site in names)
-        return Sites(_skeleton(first), np.zeros_like(sizes), sizes, names, post, data)
-
-    def shard(self, s: int) -> Data:
-        """Give no rows: they are at their site."""
-        return jax.tree.map(lambda leaf: leaf[:0], self.rows)
-
-    def fingerprint(self) -> str:
-        """Say which data these are, in the sites' words."""
-        return " ".join(self.data)
-
-    def ask(self, question: str, given: dict[str, Any]) -> Any:
-        """Put a question to all sites at once and stack their answers."""
-        assert self.post is not None
-        jobs = {site: partial(self.post.ask, site, question, self._fields(question, given, s))
-                for s, site in enumerate(self.names)}  # fmt: skip
-        answers, gone = self.post.each(jobs)
-        for error in gone.values():
-            raise error
-        ordered = [answers[site] for site in self.names]
-        join: Any = lambda name: jnp.concatenate([jnp.asarray(one[name]) for one in ordered])  # noqa: E731
-        if question == "all_clients":
-            return join("value"), join("gradient"), None if given["kind"] is None else join("curvature")
-        if question == "mean_derivatives":
-            return np.asarray(join("gradient")), np.asarray(join("curvature"))
-        if question == "residuals":
-            return Residual(join("value"), join("growth"))
-        if question == "noise_of_some":
-            return Noise(join("variance"), join("leverage"))
-        self.drawn["few"] = np.asarray(given["points"])
-        counts = jnp.asarray([one["lots"] for one in ordered], jnp.int32)  # the lots themselves stay at their sites
-        return Lots(jnp.zeros(0, jnp.int32), jnp.zeros(0), jnp.zeros_like(counts), counts)
-
-    def _fields(self, question: str, given: dict[str, Any], s: int) -> dict[str, Any]:
-        """Write the arguments of a question as the fields of a request to site s."""
-        fields = {name: value for name, value in given.items() if name not in ("flat", "surrogates", "lots", "kind")}
-        if question == "all_clients":
-            fields["form"] = given["kind"]
-        if "surrogates" in given:
-            fields |= _gaussian(given["surrogates"][s], "")
-        if question == "noise_of_some":
-            total, most = int(self.sizes.sum()), given["most"]
-            fields["most"] = most if total <= most else max(most // len(self.names), 1000)
-            fields["few"] = None if given["lots"] is None else self.drawn["few"]
-        return fields
 
 
 class Travel:
@@ -150,9 +81,10 @@ class Travel:
         fields = {
             "mass": mass, "chains": who.astype(np.int32), "theta": np.asarray(state.theta)[who],
             "t": np.asarray(state.t)[who],
-            "memory": np.asarray(state.memory)[who] if "limit" in dynamics.constants else None,
+            **({"memory": np.asarray(state.memory)[who]} if jax.tree.leaves(state.memory) else {}),
+            **_own_rows(chains.table, who, s),
         }  # fmt: skip
-        check = partial(self._check_reply, plan, rules, dynamics, number, len(who))
+        check = partial(self._check_reply, plan, rules, dynamics, number, len(who), frozenset(fields))
         first = site not in self.setup
         if first:
             self._introduce(site, s, rules, plan, dynamics, federation, root)
@@ -168,33 +100,34 @@ class Travel:
         self, site: str, s: int, rules: Rules, plan: Plan, dynamics: Dynamics, federation: Federation, root: Any
     ) -> None:  # fmt: skip
         """Tell a site what the run is like: its surrogate, the product of all, coordinates and sizes."""
-        c, table = dynamics.constants, federation.table
-        memo = (
-            {} if rules.likelihood.name == plain.name else dict(zip(("anchor", "gradient"), table.memos, strict=True))
-        )
+        c, table, h = dynamics.constants, federation.table, dynamics.schedule
         fields = {
-            "dynamics": dynamics.name, "step_size": float(dynamics.schedule(jnp.zeros((), jnp.int32))),
-            "factor": c.get("factor"), "mean": c.get("mean"), "limit": float(c["limit"]) if "limit" in c else None,
+            "dynamics": dynamics.name, "schedule": h.name,
+            "numbers": np.array([float(h.numbers[name]) for name in sorted(h.numbers)]),
+            "factor": c.get("factor"), "mean": c.get("mean"),
+            **{name: float(c[name]) for name in ("limit", *CONSTANTS) if name in c},
             "likelihood": rules.likelihood.name, "batch_size": rules.batch_size, "local_steps": plan.local_steps,
             "record": rules.record, "seed": int(np.asarray(jax.random.key_data(root))[1]), "chains": plan.chains,
             "alpha": float(federation.alpha), "prob": float(federation.probs[s]),
             "few": None if federation.lots is None else self.sites.drawn["few"],
-            **{name: leaf[s] for name, leaf in memo.items()},
-            **_gaussian(table.total, "total_"), **_gaussian(table.surrogates[s], ""),
+            **{name: leaf[s] for name, leaf in zip(MEMO, table.memos, strict=False)},
+            **as_fields(table.total, "total_"), **as_fields(table.surrogates[s], ""),
         }  # fmt: skip
         self.setup[site] = self.post.call(site, "setup", fields, first=True)["setup"]
 
     def _check_reply(
-        self, plan: Plan, rules: Rules, dynamics: Dynamics, number: int, count: int, site: str, reply: Message
-    ) -> None:
+        self, plan: Plan, rules: Rules, dynamics: Dynamics, number: int, count: int, sent: frozenset[str], site: str,
+        reply: Message,
+    ) -> None:  # fmt: skip
         """Refuse what cannot be the end of this visit."""
         given, kept = reply.fields, plan.local_steps // rules.record
         tamed = "limit" in dynamics.constants
         if len(given["t"]) != count or not (given["t"] == (number + 1) * plan.local_steps).all():
             raise MessageError("chains that are not at the end of this round")
-        if tamed != ("memory" in given) or (given["draws"].shape[1] if "draws" in given else 1) != kept:
+        state = {"memory", *OWN} & sent
+        if state != {"memory", *OWN} & set(given) or (given["draws"].shape[1] if "draws" in given else 1) != kept:
             raise MessageError("a state or draws of another shape")
-        if tamed and not all(np.isfinite(given[name]).all() for name in ("theta", "draws") if name in given):
+        if tamed and not all(np.isfinite(value).all() for value in given.values()):
             raise MessageError("numbers that are not finite")  # a tamed chain cannot run away: this is no divergence
 
     def _arrive(
@@ -211,7 +144,8 @@ class Travel:
         draws = join("draws") if "draws" in replies[0] else theta[:, None]
         alive = (np.abs(np.asarray(theta)) < RUNAWAY).all(-1)
         self.announce({"round": number + 1, "theta": np.asarray(theta), "there": there})
-        return Chain(state, None), Trace(
+        table = None if chains.table is None else _put_rows(chains.table, s, {name: join(name) for name in replies[0]})
+        return Chain(state, table), Trace(
             draws[:, None], jnp.asarray(s)[:, None], jnp.asarray(alive)[:, None], there[None]
         )
 
@@ -260,29 +194,18 @@ def _assign(where: Presence, root: Any, chains: Any, number: Any) -> Any:
     return jax.vmap(lambda c: where.reassign(round_keys(root, c, number).client, 0))(chains)
 
 
-def _gaussian(q: Gaussian, prefix: str) -> dict[str, Any]:
-    """Write a surrogate as fields; a diagonal one as a matrix."""
-    precision = None if q.precision is None else q.to("dense").precision
-    return {f"{prefix}shift": q.shift, f"{prefix}precision": precision}
+def _own_rows(table: Table | None, who: np.ndarray, s: int) -> dict[str, Any]:
+    """Write what chains with tables of their own (refresh on visit) have for site s, and the products of all."""
+    if table is None:
+        return {}
+    q, memos = jax.tree.map(lambda leaf: np.asarray(leaf)[who, s], (table.surrogates, table.memos))
+    total = jax.tree.map(lambda leaf: np.asarray(leaf)[who], table.total)
+    return {**as_fields(q, ""), **as_fields(total, "total_"), **dict(zip(MEMO, memos, strict=False))}
 
 
-def _skeleton(columns: list[str]) -> Data:
-    """Build a table of the sites' structure with one row of noughts, to trace the model with."""
-    tree: Any = {}
-    for column in columns:
-        path, dtype, shape = column.split(" ", 2)
-        leaf = np.zeros([1, *map(int, re.findall(r"\d+", shape))], dtype)
-        *inner, last = ["", *(name or int(place) for name, place in re.findall(r"\['([^']*)'\]|\[(\d+)\]", path))]
-        node = tree
-        for key in inner:
-            node = node.setdefault(key, {})
-        node[last] = leaf
-    return jax.tree.map(jnp.asarray, _tuples(tree[""]))
-
-
-def _tuples(tree: Any) -> Any:
-    """Turn dicts with numbers for keys into tuples."""
-    if not isinstance(tree, dict):
-        return tree
-    parts = {key: _tuples(value) for key, value in tree.items()}
-    return tuple(parts[i] for i in range(len(parts))) if all(isinstance(key, int) for key in parts) else parts
+def _put_rows(table: Table, s: np.ndarray, new: dict[str, Any]) -> Table:
+    """Put what each chain c brought back from site s[c] into its table, and sum anew."""
+    put = lambda stack, row: stack.at[np.arange(len(s)), s].set(row)  # noqa: E731
+    memos = tuple(new[name] for name in MEMO[: len(table.memos)])
+    renewed = jax.tree.map(put, (table.surrogates, table.memos), (Gaussian(new["shift"], new.get("precision")), memos))
+    return Table(renewed[0], jax.vmap(Gaussian.total)(renewed[0]), renewed[1])

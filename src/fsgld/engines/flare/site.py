@@ -17,26 +17,20 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from fsgld import __version__, derivatives, dynamics, lots, measure, probes, randomness
-from fsgld.algorithm import Lots, Rules
+from fsgld import __version__, derivatives, measure, probes
 from fsgld.checks import check_model
-from fsgld.dynamics import Dynamics, State
-from fsgld.engines import Chain, Federation, Plan, compiled, everyone, largest_divisor
-from fsgld.engines.flare import messages
+from fsgld.engines.flare import messages, visit
 from fsgld.engines.flare.messages import Message, MessageError
+from fsgld.engines.flare.visit import Place, Refusal, Setup
 from fsgld.errors import InputError, check_whole
-from fsgld.likelihood import control_variate, plain
-from fsgld.refresh import Table
 from fsgld.shards import Data, gather
 from fsgld.study import Study
-from fsgld.surrogates import Gaussian
 
 
 @dataclass(frozen=True)
@@ -60,21 +54,6 @@ class Limits:
         return Limits(**given)
 
 
-class Refusal(Exception):
-    """The site does not answer; the reason may be told to the coordinator."""
-
-
-class Setup(NamedTuple):
-    """A run as this site sees it: Algorithm 1 with one client."""
-
-    rules: Rules
-    dynamics: Dynamics
-    federation: Federation
-    local_steps: int
-    root: Any
-    chains: int
-
-
 class Site:
     """Answers requests about one site's rows."""
 
@@ -85,12 +64,13 @@ class Site:
         model = study.model()
         self.theta = ravel_pytree(model.start())[0]
         self.flat = check_model(model, self.theta, self.table)
+        self.place = Place(self.flat, self.theta, self.table)
         self.setups: dict[str, Setup] = {}
         self.busy = threading.Lock()
         self._handlers: dict[str, Callable[[Message], dict[str, Any]]] = {
             "hello": self._hello, "all_clients": self._all_clients, "mean_derivatives": self._mean_derivatives,
-            "residuals": self._residuals, "by_leverage": self._by_leverage, "noise_of_some": self._noise,
-            "setup": self._setup, "update": self._update,
+            "residuals": self._residuals, "excess_by_products": self._excess, "by_leverage": self._by_leverage,
+            "noise_of_some": self._noise, "setup": self._setup, "update": self._update,
         }  # fmt: skip
 
     @property
@@ -129,6 +109,8 @@ class Site:
         if len(self.study.sites) < limits.min_sites:
             raise Refusal(f"min_sites: the study has {len(self.study.sites)}, this site asks for {limits.min_sites}")
         for name, value in request.fields.items():
+            if request.kind == "update" and name != "t":  # a chain may have run away
+                continue
             if isinstance(value, np.ndarray) and not np.isfinite(value).all():
                 raise Refusal(f"{name} holds numbers that are not finite")
 
@@ -139,33 +121,39 @@ class Site:
 
     def _all_clients(self, request: Message) -> dict[str, Any]:
         form = request.fields.get("form")
-        if form not in (None, "dense"):
-            raise Refusal("form must be dense")
+        if form not in (None, "dense", "diagonal"):
+            raise Refusal("form must be dense or diagonal")
         with self.busy:
-            value, G, H = derivatives.all_clients(self.flat, self._array(request, "theta"), self.table, form)
+            value, G, H = derivatives.all_clients(self.flat, self.place.array(request, "theta"), self.table, form)
         return {"value": value, "gradient": G, "curvature": H}
 
     def _mean_derivatives(self, request: Message) -> dict[str, Any]:
         with self.busy:
-            G, H = derivatives.mean_derivatives(self.flat, self._array(request, "points"), self.table)
+            G, H = derivatives.mean_derivatives(self.flat, self.place.array(request, "points"), self.table)
         return {"gradient": G, "curvature": H}
 
     def _residuals(self, request: Message) -> dict[str, Any]:
-        points, factor = (self._array(request, name) for name in ("points", "factor"))
-        q = jax.tree.map(lambda leaf: leaf[None], self._gaussian(request, ""))
+        points, factor = (self.place.array(request, name) for name in ("points", "factor"))
+        q = jax.tree.map(lambda leaf: leaf[None], self.place.gaussian(request))
         with self.busy:
             return probes.residuals(self.flat, points, factor, q, self.table)._asdict()
 
+    def _excess(self, request: Message) -> dict[str, Any]:
+        theta, factor = (self.place.array(request, name) for name in ("theta", "factor"))
+        q = jax.tree.map(lambda leaf: leaf[None], self.place.gaussian(request))
+        with self.busy:
+            return {"ends": probes.excess_by_products(self.flat, theta, factor, q, self.table)}
+
     def _by_leverage(self, request: Message) -> dict[str, Any]:
         with self.busy:
-            drawn = self._lots(request, request.fields["points"])
+            drawn = self.place.lots(request, request.fields["points"], request.fields["differences"])
         assert drawn is not None
         return {"lots": int(np.asarray(drawn.size)[0])}
 
     def _noise(self, request: Message) -> dict[str, Any]:
-        points, anchor, factor = (self._array(request, name) for name in ("points", "anchor", "factor"))
+        points, anchor, factor = (self.place.array(request, name) for name in ("points", "anchor", "factor"))
         with self.busy:
-            drawn = self._lots(request, request.fields.get("few"))
+            drawn = self.place.lots(request, request.fields.get("few"), request.fields["differences"])
             given = (request.fields["differences"], points, anchor, factor, request.fields["most"], drawn)
             return measure.noise_of_some(self.flat, *given, self.table)._asdict()
 
@@ -177,58 +165,16 @@ class Site:
         return {"setup": key}
 
     def _prepare(self, request: Message) -> Setup:
-        """Build the run with this site as its only client."""
-        given, d = request.fields, len(self.theta)
-        if given["batch_size"] < self.limits.min_batch_size:
-            raise Refusal(f"min_batch_size: the run has {given['batch_size']}, less than {self.limits.min_batch_size}")
-        T, record = given["local_steps"], given["record"]
-        if T < 1 or record < 1 or T % record or given["batch_size"] < 1 or not 1 <= given["chains"] <= 100_000:
-            raise Refusal("local_steps, record, batch_size or chains make no sense")
-        slot = {"plain": plain, "control_variate": control_variate}.get(given["likelihood"])
-        if slot is None or not 0 < given["prob"] <= 1:
-            raise Refusal("the likelihood's name or prob makes no sense")
-        kept: Any = () if slot is plain else (self._array(request, "anchor"), self._array(request, "gradient"))
-        q_s, memo = jax.tree.map(lambda x: x[None], (self._gaussian(request, ""), kept))
-        table = Table(q_s, self._gaussian(request, "total_"), memo)
-        f_s = jnp.asarray([given["prob"]], self.theta.dtype)
-        federation = Federation(
-            self.table.rows, jnp.asarray(self.table.starts), jnp.asarray(self.table.sizes), f_s, table,
-            jnp.asarray(given["alpha"], self.theta.dtype), everyone(np.ones(1)),
-            self._lots(request, given.get("few"), differences=slot is not plain),
-        )  # fmt: skip
-        rules = Rules(self.flat, slot, given["batch_size"], record)
-        root = randomness.root_key(given["seed"])
-        return Setup(rules, _dynamics(request, d), federation, T, root, given["chains"])
+        """Build a run, within the owner's limits."""
+        m, least = request.fields["batch_size"], self.limits.min_batch_size
+        if m < least:
+            raise Refusal(f"min_batch_size: the run has {m}, less than {least}")
+        return visit.prepare(self.place, request)
 
     def _update(self, request: Message) -> dict[str, Any]:
-        """Client-side Update for all chains that have come, as one program."""
-        given, number = request.fields, request.round
-        setup = self._recall(given["setup"])
-        count, T = len(given["t"]), setup.local_steps
-        if number < 0 or not (given["t"] == number * T).all() or not 0 < given["mass"] <= 1 + 1e-9:
-            raise Refusal(f"the chains are not at the beginning of round {number}")
-        tamed = "limit" in setup.dynamics.constants
-        if tamed != ("memory" in given) or not (given["chains"] >= 0).all() or (given["chains"] >= setup.chains).any():
-            raise Refusal("the chains do not belong to this run")
-        size = min(2 ** int(np.ceil(np.log2(max(count, 4)))), max(setup.chains, count))  # few programs, all kept hot
-        index = np.minimum(np.arange(size), count - 1)
-        names = ("theta", "memory", "t") if tamed else ("theta", "t")
-        theta, *memory, t = (jnp.asarray(given[name][index]) for name in names)
-        chains = Chain(State(theta.astype(self.theta.dtype), memory[0] if tamed else (), t), None)
-        m, d = setup.rules.batch_size, len(self.theta)
-        together = m * d <= 256 or jax.default_backend() != "cpu"
-        block = largest_divisor(T, 2**20 // ((size if together else 1) * (m + d)))
-        plan = Plan(size, 1, T, 1, block, together and size > 1)
-        mass = jnp.asarray([given["mass"]], setup.federation.presence.mass.dtype)
-        federation = setup.federation._replace(presence=setup.federation.presence._replace(mass=mass))
+        setup = self._recall(request.fields["setup"])
         with self.busy:
-            where = jnp.int32(number), jnp.asarray(given["chains"][index])
-            after, trace = compiled.advance(setup.rules, plan, setup.dynamics, federation, chains, setup.root, *where)
-            state, draws = jax.tree.map(lambda leaf: np.asarray(leaf)[:count], (after.state, trace.draws[:, 0]))
-        return {
-            "theta": state.theta, "memory": state.memory if tamed else None, "t": state.t,
-            "draws": draws if draws.shape[1] > 1 else None,
-        }  # fmt: skip
+            return visit.update(self.place, setup, request)
 
     def _recall(self, key: str) -> Setup:
         """Find a setup in memory, or on the disk after a restart."""
@@ -239,24 +185,6 @@ class Site:
                 raise Refusal("unknown setup")
             self.setups = {key: self._prepare(messages.decode(data, False, {"d": len(self.theta)}))}
         return self.setups[key]
-
-    def _lots(self, request: Message, few: np.ndarray | None, differences: bool | None = None) -> Lots | None:
-        """Give rows their lots, as a function of the request."""
-        if few is None:
-            return None
-        anchor, factor = self._array(request, "anchor"), self._array(request, "factor")
-        how = request.fields["differences"] if differences is None else differences
-        return lots.by_leverage(self.flat, how, jnp.asarray(few, self.theta.dtype), anchor, factor, self.table)
-
-    def _array(self, request: Message, name: str) -> jax.Array:
-        if name not in request.fields:
-            raise Refusal(f"no field {name}")
-        return jnp.asarray(request.fields[name], self.theta.dtype)
-
-    def _gaussian(self, request: Message, prefix: str) -> Gaussian:
-        precision = request.fields.get(f"{prefix}precision")
-        Λ = None if precision is None else jnp.asarray(precision, self.theta.dtype)
-        return Gaussian(self._array(request, f"{prefix}shift"), Λ)
 
     def _token(self) -> str:
         """Name the data by a random word that is drawn anew when they change; it says nothing about them."""
@@ -277,18 +205,6 @@ class Site:
         now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         with (self.folder / "audit.jsonl").open("a") as file:
             file.write(json.dumps({"time": now} | line) + "\n")
-
-
-def _dynamics(request: Message, d: int) -> Dynamics:
-    """Build the dynamics that a setup names."""
-    given = request.fields
-    build = {"whitened": dynamics.whitened, "langevin": dynamics.langevin}.get(given["dynamics"])
-    if build is None or not given["step_size"] > 0 or (given["dynamics"] == "whitened" and "factor" not in given):
-        raise Refusal("dynamics must be whitened or langevin, with a step size")
-    found = build(given["step_size"])
-    if "factor" in given:
-        found = Dynamics(found.name, found.rule, found.memory, found.schedule, {"factor": jnp.asarray(given["factor"])})
-    return found.tamed(given["mean"], given["limit"]) if "limit" in given else found
 
 
 def _replace(file: Path, data: bytes) -> None:
