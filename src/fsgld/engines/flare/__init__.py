@@ -7,6 +7,7 @@
     post.py       the coordinator's post office: retries, checks, ledger, answers that are known
     sites.py      `Sites`, a table of rows that are elsewhere
     server.py     `Travel`, the engine that moves chains
+    arguments.py  a study's settings as arguments of `fsgld.sample`
     leg.py        `fsgld.sample` with both of them, from the last checkpoint as far as it goes
     collab.py     the few lines that FLARE calls
     kits.py       provisioning: certificates, start-up kits, the job

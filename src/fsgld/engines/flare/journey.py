@@ -16,6 +16,7 @@ from typing import Any
 
 from fsgld.engines.flare.kits import admin, write_job
 from fsgld.engines.flare.leg import read_json, run_folder
+from fsgld.engines.flare.post import FIRST
 from fsgld.engines.flare.processes import HEARTBEAT
 from fsgld.errors import InputError
 from fsgld.results import Result
@@ -26,6 +27,11 @@ GRACE_SECONDS = 12.0  # for sites to come back before a leg begins without them
 FRESH_SECONDS = 4 * HEARTBEAT  # a site with a sign of life in this time is connected
 MOST_IDLE_LEGS = 15  # legs in a row without an answer or a round
 RETURN_SECONDS = 10.0  # until a leg is ended for a site that is connected again; doubled each time it was in vain
+
+
+def silence(study: Study) -> float:
+    """Give the seconds after which a leg without a sign of life is given up: no wait inside of one is so long."""
+    return 120.0 + 2 * FIRST * study.patience["message"] * (1 + study.patience["retries"])
 
 
 class Journey:
@@ -77,6 +83,13 @@ class Journey:
             self.show(progress)
             for site in progress.get("away", {}) if progress.get("moving") else ():
                 self._consider_return(site)
+            files = [file for file in (self.folder / "ledger.jsonl", self.folder / "progress.json") if file.exists()]
+            limit = silence(self.study)
+            if time.time() > max((file.stat().st_mtime for file in files), default=time.time()) + limit:
+                raise InputError(
+                    f"the leg has shown no sign of life for {limit:.0f} s (process {progress.get('pid')} at the"
+                    " coordinator); the checkpoint is kept: start fsgld coordinator again, then run again"
+                )
             time.sleep(0.5)
 
     def _consider_return(self, site: str) -> None:

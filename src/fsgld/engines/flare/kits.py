@@ -35,6 +35,11 @@ def owner(kit: Path) -> str:
     return str(certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
 
 
+def target(kit: Path) -> str:
+    """Give the host and port that a kit connects to."""
+    return str(json.loads((kit / "startup" / "fed_client.json").read_text())["servers"][0]["service"]["target"])
+
+
 def provision(study: Study) -> list[Path]:
     """Make the kits, if that has not been done; give the sites' folders."""
     centre, kits = study.folder / "coordinator", study.folder / "kits"
@@ -163,6 +168,7 @@ def _lock_down_server(kit: Path) -> None:
         if component["id"] == "job_scheduler":
             component["args"] |= {"max_jobs": 8, "min_schedule_interval": 0.5, "max_schedule_interval": 1.0,
                                   "max_schedule_count": 60}  # fmt: skip
+    resources["components"] += [{"id": "doorkeeper", "path": f"{CLASSES[0]}Doorkeeper", "args": {}}]
     _write(kit / "local" / "resources.json", resources)
     _authorise(kit, operate="any")
 

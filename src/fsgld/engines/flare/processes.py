@@ -7,7 +7,9 @@ nothing behind.
 from __future__ import annotations
 
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fsgld.errors import InputError
+
 STUDY, KIT, DATA = "FSGLD_STUDY", "FSGLD_KIT", "FSGLD_TABLE"  # environment variables for the jobs' processes
 PROGRAMS = {
     "server": ("nvflare.private.fed.app.server.server_train", "fed_server.json"),
@@ -23,6 +27,9 @@ PROGRAMS = {
 }
 HEARTBEAT = 3.0  # seconds between signs of life of a site
 STOP_SECONDS = 5.0  # for a program to end when asked to
+SHORT_LIFE = 30.0  # seconds
+MOST_SHORT_LIVES = 20  # in a row, then it is given up
+REFUSALS = re.compile(r"Handshake failed with error (.*)|failed to verify client identity: (.*)|authenticate the (.*)")
 
 
 class Program:
@@ -36,6 +43,7 @@ class Program:
         self.environment = os.environ | environment | {"PYTHONUNBUFFERED": "1"}
         self.log = workspace / "flare.log"
         self.process: subprocess.Popen | None = None
+        self.read = 0  # bytes of the log
 
     def start(self) -> None:
         """Start the program; what it prints goes to `flare.log` in its folder."""
@@ -45,22 +53,51 @@ class Program:
                 start_new_session=True,
             )  # fmt: skip
 
-    def keep(self, stopped: Callable[[], bool], announce: Callable[[str], None]) -> None:
-        """Watch the program until `stopped`, starting it again when it dies; then stop it."""
-        pause = 1.0
+    def keep(
+        self, stopped: Callable[[], bool], announce: Callable[[str], None],
+        look: Callable[[int], None] = lambda pid: None,
+    ) -> None:  # fmt: skip
+        """Watch the program until `stopped`, starting it again when it dies; then stop it.
+
+        `look(pid)` is called once a second and may raise. What the program's log says was refused is announced.
+        """
+        pause, short, self.read = 1.0, 0, self.log.stat().st_size if self.log.is_file() else 0
         try:
             while not stopped():
-                begin = time.monotonic()
+                begin = looked = time.monotonic()
                 self.start()
                 assert self.process is not None
                 while self.process.poll() is None and not stopped():
                     time.sleep(0.2)
+                    if time.monotonic() > looked + 1:
+                        looked = time.monotonic()
+                        self._tell_refusals(announce)
+                        look(self.process.pid)
                 if not stopped():
-                    pause = 1.0 if time.monotonic() > begin + 30 else min(2 * pause, 10.0)
-                    announce(f"FLARE's program ended ({self.process.returncode}); starting it again in {pause:g} s")
+                    brief = time.monotonic() < begin + SHORT_LIFE
+                    pause, short = (min(2 * pause, 10.0), short + 1) if brief else (1.0, 0)
+                    if short >= MOST_SHORT_LIVES:
+                        raise InputError(f"FLARE's program ended {short} times in a row; {self.log} says why")
+                    announce(
+                        f"FLARE's program ended ({self.process.returncode}); starting it again in {pause:g} s, at most"
+                        f" {MOST_SHORT_LIVES} times in a row"
+                    )
                     time.sleep(pause)
         finally:
             self.stop()
+
+    def _tell_refusals(self, announce: Callable[[str], None]) -> None:
+        """Announce what was refused since the last look."""
+        with self.log.open("rb") as log:
+            log.seek(self.read)
+            new = log.read()
+        new = new[: new.rfind(b"\n") + 1]  # whole lines
+        self.read += len(new)
+        found = [next(filter(None, match)) for match in REFUSALS.findall(new.decode(errors="replace"))]
+        for reason in found[:5]:
+            announce(f"refused a connection: {reason.strip()[:200]}")
+        if len(found) > 5:
+            announce(f"refused {len(found) - 5} more")
 
     def stop(self) -> None:
         """Ask the program to end, then make it; its jobs' processes end when it has."""
@@ -72,6 +109,50 @@ class Program:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait(STOP_SECONDS)
+
+
+class Contact:
+    """Tells a site's owner whether the coordinator is reached, and gives up after `limit` seconds without."""
+
+    def __init__(self, address: str, limit: float, announce: Callable[[str], None]) -> None:
+        self.address, self.port, self.limit, self.announce = address, int(address.rsplit(":", 1)[1]), limit, announce
+        self.connected, self.since = False, time.monotonic()
+        announce(f"connecting to {address}; at most {limit:.0f} s without a connection")
+
+    def __call__(self, pid: int) -> None:
+        """Look at the connections of FLARE's program."""
+        import psutil  # type: ignore[import-untyped]
+
+        try:
+            found = psutil.Process(pid).net_connections("tcp")
+        except psutil.Error:
+            return
+        connected = any(c.status == "ESTABLISHED" and c.raddr and c.raddr.port == self.port for c in found)
+        if connected != self.connected:
+            self.connected, self.since = connected, time.monotonic()
+            self.announce(
+                f"connected to {self.address}" if connected
+                else f"lost {self.address}; trying to reach it for {self.limit:.0f} s at most"
+            )  # fmt: skip
+        if not connected and time.monotonic() > self.since + self.limit:
+            raise InputError(f"{self.address} was not reached for {self.limit:.0f} s; start again when it is there")
+
+
+def wait_for_port(port: int, seconds: float, announce: Callable[[str], None]) -> None:
+    """Wait until nobody listens on a port: FLARE would share it with another server without a word."""
+    end, told = time.monotonic() + seconds, False
+    while True:
+        with socket.socket() as test:
+            test.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                return test.bind(("", port))
+            except OSError as error:
+                if time.monotonic() > end:
+                    raise InputError(f"port {port} is not free ({error.strerror}); stop what uses it") from None
+        if not told:
+            announce(f"port {port} is in use; waiting at most {seconds:.0f} s")
+            told = True
+        time.sleep(0.2)
 
 
 def until_signal() -> Callable[[], bool]:
