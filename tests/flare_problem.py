@@ -35,23 +35,43 @@ QUICK = {
 }
 
 
-def columns(s, n=None):
-    """The file of site s."""
+def columns(s, n=None, marked=False):
+    """The file of site s; its first three rows may be marked, with values that can be recognised."""
     rng = np.random.default_rng(s)
     n = SIZES[s] if n is None else n
     x = rng.normal(size=(n, 2))
     y = rng.uniform(size=n) < 1 / (1 + np.exp(-x @ rng.normal(size=2)))
+    if marked:
+        x[:3] = marks(s)
     return {"x1": x[:, 0], "x2": x[:, 1], "y": y * 1.0}
 
 
-def write_study(folder, port=8002, patience=None, until=None, name="small", **sampling):
+def marks(s):
+    """Values that nothing else has: three rows."""
+    return np.array([[1.234567891, -0.987654321], [0.765432198, 1.357924681], [-1.192837465, 0.864213579]]) + 0.0101 * s
+
+
+def needles():
+    """All marks as they would look in a message or a file: both precisions, both orders of bytes, and as text."""
+    found = set()
+    for s in range(len(NAMES)):
+        rows = marks(s)
+        for value in rows.ravel():
+            found |= {np.float64(value).tobytes(), np.float64(value).byteswap().tobytes()}
+            found |= {f"{abs(value):.7f}"[:-1].encode(), repr(float(value)).encode()}
+        for pair in (*rows, *rows.T[:, :2]):  # four bytes alone turn up by chance
+            found |= {pair.astype(order + "f4").tobytes() for order in "<>"}
+    return sorted(found)
+
+
+def write_study(folder, port=8002, patience=None, until=None, name="small", sites=NAMES, **sampling):
     """Write a study's folder and read it."""
     folder.mkdir(parents=True, exist_ok=True)
     tables = {
         "coordinator": {"host": "localhost", "port": port}, "priors": {"sd": 2.0}, "sampling": sampling or QUICK,
         "patience": {"message": 20.0, "retries": 1, "join": 120.0} | (patience or {}),
     } | ({"until": until} if until else {})  # fmt: skip
-    lines = [f'name = "{name}"', f"sites = {list(NAMES)}".replace("'", '"'), 'precision = "float64"']
+    lines = [f'name = "{name}"', f"sites = {list(sites)}".replace("'", '"'), 'precision = "float64"']
     for table, values in tables.items():
         lines += [f"[{table}]", *(f"{key} = {toml(value)}" for key, value in values.items())]
     (folder / "study.toml").write_text("\n".join(lines) + "\n")
@@ -63,9 +83,9 @@ def toml(value):
     return f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def shards(study):
+def shards(study, marked=False):
     """The data as `fsgld.sample` takes them."""
-    return {name: study.rows(columns(s), name) for s, name in enumerate(NAMES)}
+    return {name: study.rows(columns(s, marked=marked), name) for s, name in enumerate(NAMES)}
 
 
 def make_sites(study, folder, limits=None):

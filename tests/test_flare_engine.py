@@ -27,6 +27,14 @@ def base(tmp_path_factory):
     return study, make_sites(study, folder), compiled(study)
 
 
+@pytest.fixture(scope="module")
+def alike(base, tmp_path_factory):
+    """Sites with as many rows each, so that they share compiled programs, and their data."""
+    data = {name: base[0].rows(columns(s, 40), name) for s, name in enumerate(NAMES)}
+    folder = tmp_path_factory.mktemp("alike")
+    return {name: Site(name, base[0], rows, folder / name) for name, rows in data.items()}, data
+
+
 @pytest.fixture
 def study(base, tmp_path):
     """The same study in a folder of its own; compiled programs are shared."""
@@ -65,23 +73,80 @@ def test_the_federation_draws_the_same_chain_as_the_compiled_engine(base, study)
     fsgld.Result.load(run_folder(study) / "result.npz")
 
 
+SHORT = {"rounds": 6, "chains": 2, "batch_size": 8, "local_steps": 4, "probs": [0.2, 0.5, 0.3]}
+PARTS = {
+    "defaults": {"rounds": 6, "chains": 3},  # everything else is the pre-flight's choice
+    "leverage, plain": SHORT | {"mini_batches": "leverage", "likelihood": "plain", "thin": 1, "burn_in": 0},
+    "dsgld, cosine": SHORT
+    | {"surrogates": "none", "schedule": {"name": "cosine", "step_size": 1e-2, "steps": 20, "final": 1e-4}},
+    "langevin, polynomial": SHORT | {"dynamics": "langevin", "schedule": {"name": "polynomial", "a": 1e-2}, "thin": 2},
+    "whitened, cyclical, diagonal": SHORT
+    | {"schedule": {"name": "cyclical", "step_size": 0.02, "period": 10}, "surrogates": "diagonal"},
+    "sghmc": SHORT | {"dynamics": "sghmc", "step_size": 1e-2, "friction": 0.3},
+    "psgld, plain": SHORT
+    | {"dynamics": "psgld", "step_size": 1e-2, "decay": 0.9, "floor": 1e-4, "likelihood": "plain"},
+    "langevin, diagonal": SHORT | {"dynamics": "langevin", "step_size": 1e-2, "surrogates": "diagonal"},
+    "on visit": SHORT | {"refresh": "on_visit", "rounds": 12},
+    "on visit, diagonal, sghmc": SHORT
+    | {"refresh": "on_visit", "surrogates": "diagonal", "dynamics": "sghmc", "step_size": 1e-2},
+    "on visit, linear, plain": SHORT
+    | {
+        "refresh": "on_visit",
+        "surrogates": "linear",
+        "likelihood": "plain",
+        "dynamics": "langevin",
+        "step_size": 1e-2,
+    },
+}
+FITS = {"diagonal": {"diagonal": True}, "linear": {"order": 1}}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"rounds": 6, "chains": 3},  # everything else is the pre-flight's choice
-        {"rounds": 4, "chains": 2, "mini_batches": "leverage", "thin": 1, "burn_in": 0, "local_steps": 3},
-        {"surrogates": "none", "step_size": 1e-3, "rounds": 6, "batch_size": 9, "local_steps": 4, "chains": 1},
-    ],
-    ids=["defaults", "leverage", "dsgld"],
-)
-def test_settings_of_all_kinds_give_the_same_chain(base, study, settings):
-    study = replace(study, settings={"seed": 5} | settings)
-    result = run_leg(study, NAMES, Wire(base[1]))
-    expected = compiled(study)
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_all_kinds_travel_and_give_the_same_chain(alike, study, name):
+    """Dynamics with their memory, schedules, forms of surrogates, slots, refresh; half-way the leg is cut."""
+    sites, data = alike
+    settings = {"seed": 5} | PARTS[name]
+    study, cut = replace(study, settings=settings), [True]
+    fit = FITS.get(settings.get("surrogates"))
+    more = {"surrogates": fsgld.fit(study.model(), data, fsgld.anchored, **fit)} if fit else {}
+
+    def once(site, data, answer):
+        if cut and b'"round": 3' in data[:200]:
+            cut.clear()
+            raise LegOver("network")
+        return answer()
+
+    with pytest.raises(LegOver):
+        run_leg(study, NAMES, Wire(sites, once))
+    wire = Wire(sites)
+    result = run_leg(study, NAMES, wire)
+    expected = fsgld.sample(study.model(), data, **(arguments(study) | more))
     same(result, expected)
-    known = ("step_size", "batch_size", "local_steps", "mini_batches", "surrogates", "thin")
+    known = ("step_size", "batch_size", "local_steps", "mini_batches", "surrogates", "thin", "dynamics", "likelihood")
     assert {name: result.settings[name] for name in known} == {name: expected.settings[name] for name in known}
+    replies = [messages.decode(reply, True) for _, _, reply in wire.sent]
+    updates = [reply.fields for reply in replies if reply.kind == "update"]
+    renewed = settings.get("refresh") == "on_visit"
+    assert updates and all(("shift" in fields) == renewed for fields in updates)
+    if settings.get("surrogates") == "diagonal":  # no matrix is sent either way
+        shapes = [array.shape for _, data, reply in wire.sent for array in arrays(data, False) + arrays(reply, True)]
+        assert len(shapes) > 100 and not any(shape[-2:] == (3, 3) for shape in shapes)
+
+
+def arrays(data, reply):
+    return [value for value in messages.decode(data, reply).fields.values() if isinstance(value, np.ndarray)]
+
+
+def test_a_chain_that_runs_away_is_a_result_and_no_fault_of_a_site(base, study):
+    """Divergence is told as the compiled engine tells it; nobody is away."""
+    settings = SHORT | {"dynamics": "langevin", "step_size": 60.0, "surrogates": "none", "rounds": 60}
+    study = replace(study, settings=settings)
+    with pytest.warns(UserWarning, match="diverged"):
+        expected = compiled(study)
+    result = run_leg(study, NAMES, Wire(base[1]))
+    assert result.status == expected.status and "diverged" in str(result.settings["notes"])
+    assert max(result.settings["away"]) == 0
 
 
 def test_whoever_answers_first_the_result_is_the_same(base, study):
