@@ -6,7 +6,6 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from math import gcd
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from fsgld import randomness
+from fsgld import __version__, randomness
 from fsgld.algorithm import Rules
 from fsgld.checkpoint import Checkpoint, digest
 from fsgld.checks import (
@@ -307,4 +306,4 @@ def _digests(dynamics: Dynamics, federation: Federation, chains: Chain) -> dict[
 
 
 def _versions() -> str:
-    return f"fsgld {version('fsgld')}, jax {jax.__version__} on {jax.default_backend()}"
+    return f"fsgld {__version__}, jax {jax.__version__} on {jax.default_backend()}"
