@@ -31,6 +31,7 @@ def test_bnn_table_1():
     assert set(draw(corrected, corrected)) == {"bnn"}
     lines = bnn.compare(corrected, corrected)
     assert len(lines) == 11
+    assert "susy (20,969 rows), non-IID" in lines[0].quantity
     assert "standard error" in lines[6].ours
     assert len(corrected.tables()["chains"]) == 2 * 4
 
@@ -53,6 +54,12 @@ def test_splits_are_what_they_say():
     assert np.std([shard["y"].mean() for shard in parts.shards]) > 0.2  # Beta(0.5, 0.5) has sd 0.35
     seen = np.concatenate([parts.train["x"], parts.test["x"]])
     assert len(np.unique(seen, axis=0)) == 3400  # no row twice
+    # for choosing constants: one in ten rows of every client is held out, and test rows are not looked at
+    chosen = bnn_model.validation(parts)
+    assert [len(shard["y"]) for shard in chosen.shards] == [90] * 30
+    assert chosen.test["y"].mean() == pytest.approx(parts.train["y"].mean(), abs=0.1)  # at most one row in ten
+    again = np.concatenate([chosen.train["x"], chosen.test["x"]])
+    assert {row.tobytes() for row in again} == {row.tobytes() for row in parts.train["x"]}
     with pytest.raises(InputError, match="no data set 'x'"):
         bnn_model.load("x", 10)
 

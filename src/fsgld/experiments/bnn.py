@@ -22,7 +22,7 @@ import fsgld
 from fsgld import schedules
 from fsgld.derivatives import Shard, largest_curvature
 from fsgld.errors import InputError
-from fsgld.experiments.bnn_model import Scores, Split, load, network, score, split
+from fsgld.experiments.bnn_model import Scores, Split, load, network, score, split, validation
 from fsgld.experiments.reproduce import Announce, Line, Records, plus_minus, silent
 from fsgld.shards import gather
 
@@ -39,6 +39,7 @@ class Settings:
     clients: int = 30
     size: int = 90_000  # rows a client, if there are so many
     test: int = 20_000  # balanced rows held out; at most a tenth
+    validate: bool = False  # leave test rows alone and score on a tenth of the clients' rows: to choose constants
     rounds: int = 5000
     first: int = 4000  # rounds of the first phase; draws are taken after it
     local_steps: int = 40
@@ -144,9 +145,11 @@ def run(settings: Settings, announce: Announce = silent) -> Outcome:
     for name in settings.datasets:
         rows = load(name, settings.rows)
         n = len(rows["y"])
-        taken = Data(name, n, min(settings.size, 2 * n // (3 * settings.clients)), min(settings.test, n // 10))
+        size, test = min(settings.size, 2 * n // (3 * settings.clients)), min(settings.test, n // 10)
         for a in settings.shapes:
-            parts = split(rows, a, settings.clients, taken.size, taken.test, settings.seed)
+            parts = split(rows, a, settings.clients, size, test, settings.seed)
+            parts = validation(parts) if settings.validate else parts
+            taken = Data(name, n, len(parts.shards[0]["y"]), len(parts.test["y"]))
             for method in settings.methods:
                 announce(len(runs), total, f"{name}, Beta({a:g}, {a:g}), {method}")
                 runs.append(_run(taken, a, method, parts, settings))
@@ -252,8 +255,9 @@ def compare(literal: Outcome, corrected: Outcome) -> list[Line]:
     lines = []
     printed, chosen = literal.settings.datasets[0], corrected.settings
     for name, a in product(chosen.datasets, chosen.shapes):
-        where = f"{name}, {'IID' if a > 1 else 'non-IID'}"
         found = {method: corrected.find(name, a, method) for method in (CENTRAL, DSGLD, DRAWS, OURS)}
+        rows = next(run.data.rows for run in corrected.runs if run.data.name == name)
+        where = f"{name} ({rows:,} rows), {'IID' if a > 1 else 'non-IID'}"
         for method in (CENTRAL, DSGLD, DRAWS):
             for what in ("test", "train"):
                 claim = TABLE_1.get((a, method), {}).get(what, "") if name == "susy" else ""
