@@ -388,6 +388,28 @@ def test_nothing_of_the_rows_is_in_the_messages_or_in_files_outside_of_the_site(
 def test_what_may_leave_a_site_is_this_list():
     """Anyone who lets more leave has to change this test, and docs/federation.md with it."""
     assert REPLIES == {
+        "describe": {
+            "read": "whole",
+            "rows": "whole",
+            "missing": "i[V]",
+            "text": "i[V]",
+            "levels": "words",
+            "places": "i[L]",
+            "counts": "i[L]",
+            "learns": "f[M,3]",
+        },
+        "moments": {"columns": "words", "x": "f[P,3]", "y": "f[3]", "exposure": "number"},
+        "design": {"study": "word"},
+        "outcomes": {
+            "observed": "i[B]",
+            "replicated": "i[K,B]",
+            "mean": "number",
+            "sd": "number",
+            "means": "f[K]",
+            "sds": "f[K]",
+        },
+        "alone": {"mean": "f[P]?", "sd": "f[P]?"},
+        "pull": {"gradient": "f[1,D]"},
         "hello": {"rows": "whole", "columns": "words", "data": "word", "software": "word"},
         "all_clients": {"value": "f[1]", "gradient": "f[1,d]", "curvature": "f[1,d]|f[1,d,d]?"},
         "mean_derivatives": {"gradient": "f[1,d]", "curvature": "f[1,d,d]"},

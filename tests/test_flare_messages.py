@@ -13,10 +13,10 @@ from fsgld.engines.flare.messages import LARGEST, MAGIC, REPLIES, REQUESTS, Mess
 def example(spec, rng, which=0):
     """A value that fits a field; of several forms the first or the last."""
     spec = spec.rstrip("?").split("|")[which]
-    plain = {"word": "w", "words": ["a", "b"], "whole": 3, "truth": True, "number": 0.5}
+    plain = {"word": "w", "words": ["a", "b"], "whole": 3, "truth": True, "number": 0.5, "text": "t"}
     if spec in plain:
         return plain[spec]
-    sizes = {"d": 3, "C": 2, "K": 4, "F": 2, "kept": 5, "N": 3}
+    sizes = {"d": 3, "C": 2, "K": 4, "F": 2, "kept": 5, "N": 3, "D": 3, "V": 2, "L": 4, "M": 1, "P": 2, "B": 5}
     shape = [int(x) if x.isdigit() else sizes[x] for x in spec[2:-1].split(",")]
     return rng.integers(0, 9, shape, np.int32) if spec[0] == "i" else rng.normal(size=shape)
 

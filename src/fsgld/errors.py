@@ -18,7 +18,14 @@ from typing import Any
 
 
 class InputError(ValueError):
-    """What the caller gave cannot be used; the message says what to do instead."""
+    """What the caller gave cannot be used; the message says what to do instead.
+
+    A message may quote data. `told` is what a site may say of the error elsewhere, "" if nothing.
+    """
+
+    def __init__(self, message: object = "", told: str = "") -> None:
+        super().__init__(message)
+        self.told = told
 
 
 class CheckpointError(RuntimeError):

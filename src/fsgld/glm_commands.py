@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from fsgld.results import Result
 
 Formula = Annotated[str, typer.Argument(help='"outcome ~ a + b*c + C(d) + offset(log(e))"', show_default=False)]
-Files = Annotated[list[Path], typer.Argument(help="One table a site, with a header.", show_default=False)]
+Files = Annotated[
+    list[Path],
+    typer.Argument(help="One table a site, with a header; with --study, names of sites.", show_default=False),
+]
 FamilyName = Annotated[str, typer.Option(help="gaussian, bernoulli, binomial, poisson or negative_binomial.")]
 Effects = Annotated[str, typer.Option(help="none, separate or hierarchical: intercepts of the sites.")]
 
@@ -38,9 +41,12 @@ def glm(
         bool, typer.Option("--skip-unusable", help="Leave out sites without usable rows.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Same seed, same draws.")] = 0,
-    chains: Annotated[int, typer.Option(help="Chains; R-hat needs two at least.")] = 4,
+    chains: Annotated[
+        int | None, typer.Option(help="Chains; R-hat needs two at least. 4, or 8 in a study.", show_default=False)
+    ] = None,
     study: Annotated[
-        Path | None, typer.Option(help="Write a study for the federation here, and do not sample.")
+        Path | None,
+        typer.Option(help="Write a study for the federation here, and do not sample; names of sites are enough."),
     ] = None,
 ) -> None:
     """Fit a Bayesian GLM across sites: coefficients with honest intervals, no rows pooled.
@@ -50,11 +56,16 @@ def glm(
     from fsgld.cli import one_sentence
 
     with one_sentence():
+        if study is not None:
+            given = {"formula": formula, "family": family, "site_effects": site_effects, "offset": offset}
+            _write_study(
+                study, files, seed, chains or 8, skip_unusable, trials=trials, priors=_priors(prior or []), **given
+            )
+            return
         from fsgld.glm import glm as make
         from fsgld.glm.agree import words
 
-        if study is None:
-            _check_out(out)
+        _check_out(out)
         names = _site_names(files)
         model = make(
             formula, family, dict(zip(names, files, strict=True)), site_effects=site_effects, trials=trials,
@@ -64,12 +75,7 @@ def glm(
             typer.echo(words(line))
         for name, text in (model.design.priors or {}).items():
             typer.echo(f"prior: {name} ~ {_short(text)}")
-        if study is not None:
-            from fsgld.glm.federated import write
-
-            typer.echo(f"wrote {write(model, study, seed, chains)}; go on with: fsgld study check {study}")
-            return
-        result = _run(model, out, seed, chains)
+        result = _run(model, out, seed, 4 if chains is None else chains)
         result.save(out)
         shutil.rmtree(_checkpoint(out), ignore_errors=True)
         print_summary(result)
@@ -142,7 +148,7 @@ def print_summary(result: Result) -> None:
 
 def _run(model: Glm, out: Path, seed: int, chains: int) -> Result:
     """Sample with a checkpoint beside the result; Ctrl-C says how to go on."""
-    from fsgld.glm.evidence import gather_evidence
+    from fsgld.glm.evidence import Here, gather_evidence
     from fsgld.sample import sample
 
     folder = _checkpoint(out)
@@ -154,8 +160,24 @@ def _run(model: Glm, out: Path, seed: int, chains: int) -> Result:
             typer.echo(f"\nstopped; what is done is in {folder}: give the same command again to go on", err=True)
             raise typer.Exit(130) from None
         result = model.in_units(found)
-        result.settings["glm"] |= gather_evidence(model.design, model.shards, found.draws, seed)
+        result.settings["glm"] |= gather_evidence(model.design, found.draws, seed, Here(model.design, model.shards))
     return result
+
+
+def _write_study(folder: Path, files: list[Path], seed: int, chains: int, skip: bool, **given: Any) -> None:
+    """Write a study; no table is needed, since its sites settle the columns when it runs."""
+    from fsgld.errors import InputError
+    from fsgld.glm.federated import Agreement, write
+
+    if skip:
+        raise InputError(
+            "in a study all sites take part; leave those out that have no usable rows, not --skip-unusable"
+        )
+    agreement = Agreement(**given)
+    made = write(agreement, _different([file.stem for file in files]), folder, seed, chains)
+    for line in agreement.words():
+        typer.echo(line)
+    typer.echo(f"wrote {made}; its sites agree on the columns when it runs; go on with: fsgld study check {folder}")
 
 
 def _checkpoint(out: Path) -> Path:

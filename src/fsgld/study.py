@@ -4,6 +4,9 @@
 file, a dict of arrays, into the rows that the model's likelihood takes (`rows(table, site)` if it matters whose they
 are). An optional `finish(result)` is run where the result is. Both are run at the sites, so a site's
 owner reads them before joining; the digest of the two files is in every message.
+
+Where the model depends on what all sites have, as columns of a formula do, `model.py` has an `agreement` instead (see
+`fsgld.glm.federated`): the sites settle on plain data first, and `settled` gives the study that follows from them.
 """
 
 from __future__ import annotations
@@ -11,10 +14,10 @@ from __future__ import annotations
 import csv
 import hashlib
 import inspect
+import json
 import re
 import tomllib
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +29,15 @@ Columns = dict[str, np.ndarray]
 FILES = ("study.toml", "model.py")
 SETTINGS = (
     "surrogates", "step_size", "batch_size", "local_steps", "rounds", "chains", "probs", "mini_batches", "alpha",
-    "thin", "burn_in", "max_rounds", "seed",
+    "thin", "burn_in", "max_rounds", "seed", "dynamics", "schedule", "friction", "decay", "floor", "likelihood",
+    "refresh",
 )  # fmt: skip
-"""Arguments of `fsgld.sample` that a study may set."""
+"""Arguments of `fsgld.sample` that a study may set; parts by their names, with their numbers beside them."""
+
+NAMES = {
+    "surrogates": ("auto", "none", "diagonal", "linear"), "dynamics": ("langevin", "whitened", "sghmc", "psgld"),
+    "likelihood": ("plain", "control_variate"), "refresh": ("never", "on_visit"),
+}  # fmt: skip
 
 TEMPLATE_TOML = """\
 # A study across sites. This file and model.py are all that the sites get to run: read both.
@@ -55,6 +64,7 @@ ess = 400
 message = 60  # for a site's answer, each time
 retries = 1  # before a site counts as away
 join = 600  # for sites to connect, and for the coordinator to come back
+absence = 86400  # for a site to wait for a coordinator that is not there, before it stops
 """
 TEMPLATE_MODEL = '''\
 """Logistic regression of `y` on `x1` and `x2`. Rows stay at their site; these functions come to them."""
@@ -117,8 +127,8 @@ class Study:
             content = (folder / name).read_bytes()
             sha.update(f"{name} {len(content)}\n".encode() + content)
         centre = {"host": "localhost", "port": 8002} | given.get("coordinator", {})
-        patience = {"message": 60.0, "retries": 1, "join": 600.0} | given.get("patience", {})
-        _only(patience, {"message", "retries", "join"}, "[patience]")
+        patience = {"message": 60.0, "retries": 1, "join": 600.0, "absence": 86400.0} | given.get("patience", {})
+        _only(patience, {"message", "retries", "join", "absence"}, "[patience]")
         study = Study(
             given.get("name", folder.name), tuple(given.get("sites", ())), centre["host"], centre["port"],
             given.get("precision", "float64"), sha.hexdigest(), dict(given.get("sampling", {})), given.get("until"),
@@ -127,10 +137,31 @@ class Study:
         _check(study)
         return study
 
+    @property
+    def agreement(self) -> Any:
+        """What `model.py` leaves for the sites to settle, or None."""
+        self._load()
+        return self.code.get("agreement")
+
+    def check(self) -> None:
+        """Run what needs no data, to find mistakes early."""
+        if self.agreement is None:
+            self.model()
+        else:
+            self.agreement.begin(self.sites)
+
+    def settled(self, content: dict[str, Any]) -> Study:
+        """Give the study with what its sites have settled on; its digest says so."""
+        digest = hashlib.sha256(f"{self.digest} {json.dumps(content, sort_keys=True)}".encode()).hexdigest()
+        code = {"agreement": self.agreement, "content": content, "made": self.agreement.model(content)}
+        return replace(self, digest=digest, settings=self.agreement.options(content) | self.settings, code=code)
+
     def model(self) -> Any:
         """Run `model(priors)`, once: the same functions find their compiled programs again."""
         from fsgld.model import Model
 
+        if "made" not in self.code and self.agreement is not None:
+            raise InputError("the sites have not agreed on this study's columns yet; fsgld run lets them")
         if "made" not in self.code:
             found = self._call("model", self.priors)
             if not isinstance(found, Model):
@@ -140,13 +171,15 @@ class Study:
 
     def rows(self, table: Columns, site: str = "") -> Any:
         """Run `rows(table)`, or `rows(table, site)` where the site matters, on a site's columns."""
-        self._load()
+        if self.agreement is not None:
+            return self.agreement.rows(self.code["content"], table, site)
         more = (site,) if len(inspect.signature(self.code["rows"]).parameters) == 2 else ()
         return self._call("rows", table, *more)
 
     def finish(self, result: Any) -> Any:
         """Run `finish(result)`, if model.py has one: parameters in the user's units, say."""
-        self._load()
+        if self.agreement is not None:
+            return self.agreement.finish(result)
         return self._call("finish", result) if "finish" in self.code else result
 
     def _load(self) -> None:
@@ -209,13 +242,15 @@ def _column(cells: list[str]) -> np.ndarray:
         return np.array(cells)
 
 
-def _functions(file: Path) -> dict[str, Callable]:
+def _functions(file: Path) -> dict[str, Any]:
     """Run model.py and take its functions."""
     space: dict[str, Any] = {"__name__": "fsgld_study_model", "__file__": str(file)}
     try:
         exec(compile(file.read_text(), str(file), "exec"), space)
     except Exception as error:
         raise InputError(f"{file} fails: {first_line(error)}") from error
+    if "agreement" in space:
+        return {"agreement": space["agreement"]}
     for name in ("model", "rows"):
         most = 1 if name == "model" else 2
         if not callable(space.get(name)) or not 1 <= len(inspect.signature(space[name]).parameters) <= most:
@@ -238,11 +273,13 @@ def _check(study: Study) -> None:
         raise InputError(f"host must be a host name; got {brief(study.host)}")
     check_whole(port=study.port)
     check_whole(0, retries=study.patience["retries"])
-    for name in ("message", "join"):
+    for name in ("message", "join", "absence"):
         if not is_number(study.patience[name]) or study.patience[name] <= 0:
             raise InputError(f"patience.{name} must be a number of seconds; got {brief(study.patience[name])}")
-    if study.settings.get("surrogates", "auto") not in ("auto", "none"):
-        raise InputError('surrogates must be "auto" or "none" in a study')
+    for name, known in NAMES.items():
+        if study.settings.get(name, known[0]) not in known:
+            given = brief(study.settings[name])
+            raise InputError(f"{name} must be one of {', '.join(known)} in a study; got {given}")
 
 
 def _only(given: Any, known: set[str], where: str) -> None:

@@ -18,11 +18,9 @@ try:
 except ImportError:
     raise ImportError("formulas need formulaic: pip install 'fsgld[glm]'") from None
 
-from fsgld.glm import agree as _agree
-from fsgld.glm import families
-from fsgld.glm.build import Builder, build, choose_priors
-from fsgld.glm.design import SITE_EFFECTS, Design
-from fsgld.glm.sites import as_table
+from fsgld.glm import settle
+from fsgld.glm.build import Builder, build
+from fsgld.glm.design import Design
 from fsgld.model import Model
 from fsgld.results import Result
 
@@ -49,17 +47,9 @@ class Glm:
     sites: list[dict[str, Any]]
 
     @property
-    def probs(self) -> Any:
-        """How often sites are visited: half evenly, half by rows where intercepts are their own; else "auto"."""
-        if self.design.site_effects == "none":
-            return "auto"
-        rows = np.array(self.design.rows, float)
-        return 0.5 * rows / rows.sum() + 0.5 / len(rows)
-
-    @property
     def options(self) -> dict[str, Any]:
-        """Settings for `fsgld.sample`: a hierarchy has heavy-tailed remainders, and short visits cost nothing here."""
-        return {"probs": self.probs} | ({"local_steps": 1} if self.design.site_effects == "hierarchical" else {})
+        """Settings for `fsgld.sample`."""
+        return settle.options(self.design)
 
     def sample(self, **options: Any) -> Result:
         """Sample with `fsgld.sample`; parameters come back by name and in the user's units."""
@@ -69,9 +59,10 @@ class Glm:
 
     def in_units(self, result: Result) -> Result:
         """Turn a result of `fsgld.sample(glm.model, glm.shards)` into named parameters; the design goes with it."""
-        from fsgld.glm.federated import finish
+        from fsgld.glm.federated import in_units
 
-        return finish(self.design.to_json(), self.sites, result)
+        about = {"design": self.design.to_json(), "sites": self.sites}
+        return in_units(replace(result, settings=result.settings | {"glm": about}))
 
 
 def glm(
@@ -105,7 +96,7 @@ def glm(
         "normal(0, 1)", "student_t(4, 0, 1)", "half_normal(1)", "half_t(3, 1)", "exponential(1)". The Intercept's
         is for predictors at their means.
     least
-        Counts below this are withheld from a site's summary, and sites with fewer rows refused.
+        Levels, outcomes and design columns that fewer rows of a site have are refused, and so are sites with fewer.
     skip
         Leave out sites that cannot be used (no rows, no such column) instead of refusing; `sites` says so.
 
@@ -118,69 +109,14 @@ def glm(
     >>> model.design.columns
     ('x',)
     """
-    design = start_design(formula, family, site_effects, offset, trials)
+    design = settle.begin(formula, family, site_effects, offset, trials)
     if not isinstance(tables, Mapping) or not tables:
         raise InputError(f"tables must be a dict from site to table, with one at least; got {brief(tables, 40)}")
     if site_effects != "none" and len(tables) < 2:
         raise InputError(f"{site_effects} site effects need two sites at least; got {len(tables)}")
-    read, first, left_out = _describe_all(design, tables, least, skip)
-    if site_effects != "none" and len(first) < 2:
-        raise InputError(f"{site_effects} site effects need two usable sites at least; {left_out[0]['reason']}")
-    design = _agree.agree(design, first)
-    second = [_agree.moments(table, design, name) for name, table in read.items()]
-    design = _agree.settle(design, second)
-    design = replace(design, priors=choose_priors(design, dict(priors or {})))
-    whole = {name: _agree.complete(table, design.parsed.variables, name) for name, table in read.items()}
-    shards = {name: design.make_rows(table, name, i) for i, (name, table) in enumerate(whole.items())}
-    if site_effects == "hierarchical":
-        design = add_pilot(design, shards)
-    return Glm(design, build(design).model(), shards, _agree.report(design, first, second) + left_out)
-
-
-def _describe_all(
-    design: Design, tables: Mapping[str, Any], least: int, skip: bool
-) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
-    """Read and describe all sites; give tables, summaries, and what was left out."""
-    read, first, left_out = {}, [], []
-    for name, given in tables.items():
-        try:
-            table = as_table(given, str(name), design.parsed.variables)
-            first.append(_agree.describe(table, design, str(name), least))
-            read[str(name)] = table
-        except InputError as error:
-            if not skip:
-                raise
-            left_out.append({"site": str(name), "rows": 0, "reason": str(error)})
-    if not first:
-        raise InputError(f"no site can be used; {left_out[0]['reason']}")
-    return read, first, left_out
-
-
-def start_design(formula: str, family: str, site_effects: str, offset: str | None, trials: str | None) -> Design:
-    """Check what needs no rows."""
-    kind = families.get(family)
-    if site_effects not in SITE_EFFECTS:
-        raise InputError(f"site_effects must be one of {', '.join(SITE_EFFECTS)}; got {brief(site_effects)}")
-    if (kind.name == "binomial") != (trials is not None):
-        raise InputError("family binomial needs trials, the column with the number of trials; no other family takes it")
-    design = Design(formula, kind.name, site_effects, offset, trials)
-    if site_effects != "none" and not design.parsed.intercept:
-        raise InputError(f"{site_effects} site effects are intercepts, but the formula has none; take the 0 or -1 out")
-    return design
-
-
-def add_pilot(design: Design, shards: dict[str, dict[str, np.ndarray]]) -> Design:
-    """Fit the pilot model by federated Newton, and keep the log-likelihood's gradient and −Hessian at its mode."""
-    from jax.flatten_util import ravel_pytree
-
-    from fsgld import newton
-    from fsgld.shards import gather
-
-    model, table = build(design).pilot(), gather(shards)
-    mode = newton.find_mode(model.flatten(), ravel_pytree(model.start())[0], table)
-    q, theta = mode.surrogates.total(), np.asarray(mode.theta, float)
-    P = np.asarray(q.precision, float)
-    return design.with_pilot(theta, np.asarray(q.shift, float) - P @ theta, (P + P.T) / 2)
+    here = settle.Here(tables, least, skip)
+    design, sites = settle.settle(design, priors or {}, here)
+    return Glm(design, build(design).model(), here.rows(design), sites + here.left_out)
 
 
 def rebuild(content: dict[str, Any]) -> Builder:

@@ -3,7 +3,8 @@
 Round 1: a site describes its columns (`describe`): kinds, levels with counts, missing values; count, mean and sum of
 squares of what `center` and `scale` need. `agree` merges these. Round 2: with levels agreed, a site sends the same
 three numbers for the outcome and for each column of the design (`moments`); `settle` merges them. Nothing else leaves
-a site; counts below `least` are withheld, and sites with fewer rows are refused.
+a site. It refuses where a sum would be about fewer than `least` rows: a level, a value of a binary outcome, or a
+column of the design that so few rows have; such a count cannot be withheld, since any sum over rows would tell it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ def complete(table: pd.DataFrame, variables: Sequence[str], name: str) -> pd.Dat
     for variable in variables:
         if variable not in table:
             near = ", ".join(map(str, header[:12])) + (", …" if len(header) > 12 else "")
-            raise InputError(f"{name} has no column {brief(variable)}; its columns are {near}")
+            told = f"it has no column {brief(variable)}"
+            raise InputError(f"{name} has no column {brief(variable)}; its columns are {near}", told)
     return table[list(variables)].dropna()
 
 
@@ -40,11 +42,13 @@ def describe(table: pd.DataFrame, design: Design, name: str, least: int = 1) -> 
     if not len(whole):
         most = max(missing, key=lambda v: missing[v]) if missing else ""
         why = f" (column {most} lacks {missing[most]} of {len(table)} values)" if most else ""
-        raise InputError(
-            f"{file}: no rows are left after dropping those with missing values{why}; leave the file or the column out"
-        )
+        left = "no rows are left after dropping those with missing values"
+        raise InputError(f"{file}: {left}{why}; leave the file or the column out", left)
     if len(whole) < least:
-        raise InputError(f"{file}: {len(whole)} complete rows are fewer than the {least} that a summary needs")
+        raise InputError(
+            f"{file}: {len(whole)} complete rows are fewer than the {least} that a summary needs",
+            f"fewer than {least} complete rows",
+        )
     levels: dict[str, list[list[Any]]] = {}
     for variable in p.variables:
         if _is_text(whole[variable]) or variable in p.categories.values():
@@ -52,9 +56,13 @@ def describe(table: pd.DataFrame, design: Design, name: str, least: int = 1) -> 
             if len(counts) > MOST_LEVELS:
                 raise InputError(
                     f"{file}: column {variable} is text or a category with {len(counts)} levels, more than"
-                    f" {MOST_LEVELS}; is it a number with some text in it, or a name?"
+                    f" {MOST_LEVELS}; is it a number with some text in it, or a name?",
+                    f"column {variable} is text or a category with more than {MOST_LEVELS} levels",
                 )
-            levels[variable] = [[_plain(level), int(n) if n >= least else None] for level, n in counts.items()]
+            if counts.min() < least:
+                rare = f"column {variable} has a level with fewer than {least} rows"
+                raise InputError(f"{file}: {rare}, {brief(counts.idxmin())}; merge levels, or leave it out", rare)
+            levels[variable] = [[_plain(level), int(n)] for level, n in counts.items()]
     return {
         "site": name, "read": len(table), "rows": len(whole), "missing": missing,
         "kinds": {v: "text" if _is_text(whole[v]) else "number" for v in p.variables}, "levels": levels,
@@ -76,7 +84,7 @@ def agree(design: Design, summaries: Sequence[Summary]) -> Design:
         variable: sorted({level for summary in summaries for level, _ in summary["levels"][variable]})
         for variable in summaries[0]["levels"]
     }
-    success = _outcome_levels(design, levels.get(p.outcome))
+    success = outcome_levels(design, levels.get(p.outcome))
     for variable, found in levels.items():
         if len(found) < 2 and variable != p.outcome:
             raise InputError(f"column {variable} has one level only, {brief(found[0])}, at all sites; leave it out")
@@ -91,15 +99,33 @@ def agree(design: Design, summaries: Sequence[Summary]) -> Design:
     return replace(design, levels=levels, success=success, learnt=learnt, sites=sites, rows=rows)
 
 
-def moments(table: pd.DataFrame, design: Design, name: str) -> Summary:
+def moments(table: pd.DataFrame, design: Design, name: str, least: int = 1) -> Summary:
     """Summarise a site's outcome and design columns for round 2: count, mean, sum of squares around the mean."""
     whole = complete(table, design.parsed.variables, name)
     made, y = design.matrix(whole, name), design.observed(whole, name)
+    check_rare(made, where(table, name), least)
+    check_outcome(y, design, where(table, name), least)
     exposure = np.exp(design.evaluate(design.parsed.offset, whole, name)) if design.parsed.offset else np.ones(len(y))
     return {
         "site": name, "columns": list(made.columns), "x": [_three(column) for column in made.to_numpy().T],
         "y": _three(y), "exposure": float(exposure.mean()),
     }  # fmt: skip
+
+
+def check_rare(made: pd.DataFrame, name: str, least: int) -> None:
+    """Refuse columns with one value in all rows but a few: their sums would be about those few."""
+    for column, values in made.items():
+        others = len(values) - int(np.unique(values, return_counts=True)[1].max())
+        if 0 < others < least:
+            rare = f"column {column} has one value in all but fewer than {least} rows"
+            raise InputError(f"{name}: {rare}; merge levels, or leave it out", rare)
+
+
+def check_outcome(y: np.ndarray, design: Design, name: str, least: int) -> None:
+    """Refuse a binary outcome that a few rows only have."""
+    if design.family == "bernoulli" and 0 < min(y.sum(), len(y) - y.sum()) < least:
+        rare = f"fewer than {least} rows have one of the two outcomes"
+        raise InputError(f"{name}: {rare}; leave the table out", rare)
 
 
 def settle(design: Design, summaries: Sequence[Summary]) -> Design:
@@ -112,7 +138,7 @@ def settle(design: Design, summaries: Sequence[Summary]) -> Design:
         raise InputError(f"the formula {brief(design.formula)} has neither predictors nor an intercept")
     merged = [merge([summary["x"][j] for summary in summaries]) for j in range(len(columns))]
     n, mean, squares = merge([summary["y"] for summary in summaries])
-    sd = float(np.sqrt(squares / max(n - 1, 1)))
+    sd, average = float(np.sqrt(squares / max(n - 1, 1))), float(mean)
     if design.distribution.counts:
         mean = mean * n / sum(summary["exposure"] * summary["y"][0] for summary in summaries)
     if design.distribution.has_unit and not sd > 0:
@@ -122,7 +148,7 @@ def settle(design: Design, summaries: Sequence[Summary]) -> Design:
     scale = [float(np.sqrt(m[2] / max(m[0] - 1, 1))) for m in merged]
     centred = design.parsed.intercept
     return replace(
-        design, columns=tuple(columns), outcome=(float(mean), sd),
+        design, columns=tuple(columns), outcome=(float(mean), sd), average=average,
         centre=tuple(float(m[1]) if centred else 0.0 for m in merged),
         scale=tuple(s if s > 1e-12 * abs(m[1]) else 1.0 for s, m in zip(scale, merged, strict=True)),
     )  # fmt: skip
@@ -176,7 +202,7 @@ def _three(values: np.ndarray) -> list[float]:
     return [float(len(values)), mean, float(((values - mean) ** 2).sum())]
 
 
-def _outcome_levels(design: Design, levels: list[Any] | None) -> list[str] | None:
+def outcome_levels(design: Design, levels: list[Any] | None) -> list[str] | None:
     """Check an outcome that is text: two levels, for a bernoulli family."""
     if levels is None or not all(isinstance(level, str) for level in levels):
         return None

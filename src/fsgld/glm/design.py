@@ -42,6 +42,8 @@ class Design:
         The design's columns without the intercept, their means (0 without an intercept) and sds.
     outcome
         The outcome's mean and sd; for counts the mean is the rate, Σ y/Σ exp(offset).
+    average
+        The outcome's mean, whatever the family.
     sites, rows
         The sites' names and numbers of rows.
     priors
@@ -62,6 +64,7 @@ class Design:
     centre: tuple[float, ...] = ()
     scale: tuple[float, ...] = ()
     outcome: tuple[float, float] = (0.0, 1.0)
+    average: float = 0.0
     sites: tuple[str, ...] = ()
     rows: tuple[int, ...] = ()
     priors: dict[str, str] | None = None

@@ -1,114 +1,206 @@
-"""What a report shows beside the posterior: predictive checks, each site alone, each site's pull. All are sums or fits.
+"""What a report shows beside the posterior: predictive checks, each site alone, each site's pull.
 
-What a site would send: histograms and means of its outcome and of replicated ones, its own fit, its gradient.
+A site answers three questions about its rows, with sums or fits: `outcomes` (histograms, means and sds of its outcome
+and of replicated ones), `alone` (its own fit), `gradient`. `gather_evidence` puts the answers together; who is asked
+is a `Witness`: `Here` for rows in this process, `fsgld.glm.remote` for sites elsewhere.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.special import ndtri
 
 from fsgld import newton
 from fsgld.derivatives import all_clients, prior_taylor
 from fsgld.errors import InputError
 from fsgld.glm.build import Builder, build
 from fsgld.glm.design import Design
-from fsgld.glm.families import Family
 from fsgld.model import Model
 from fsgld.shards import Shards, gather
 
 DRAWS, ROWS, BINS = 200, 2000, 20
+SPAN = (3, 50, 97)  # per cent
 
 
-def gather_evidence(design: Design, shards: Any, draws: Any, seed: int = 0) -> dict[str, Any]:
+class Outcomes(NamedTuple):
+    """What a site says of its outcome, and of one replicated with each of K draws; −1 for a count that it withholds."""
+
+    observed: np.ndarray  # (bins,)
+    replicated: np.ndarray  # (K, bins)
+    mean: float
+    sd: float
+    means: np.ndarray  # (K,)
+    sds: np.ndarray
+
+
+class Witness(Protocol):
+    """Whoever answers for the sites; those that cannot are left out."""
+
+    def outcomes(self, w: np.ndarray, seed: int) -> dict[str, Outcomes]:
+        """Ask for `outcomes`."""
+
+    def alone(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Ask for `alone`."""
+
+    def gradient(self, w: np.ndarray) -> dict[str, np.ndarray]:
+        """Ask for `gradient`."""
+
+
+def gather_evidence(design: Design, draws: Any, seed: int, witness: Witness) -> dict[str, Any]:
     """Collect all of it as plain data, from draws of the model in inner units."""
-    builder, table = build(design), gather(shards)
+    builder = build(design)
     w = builder.inner(draws)[0].reshape(-1, builder.size)
     w = w[np.isfinite(w).all(1)]
     if not len(w):
         return {}
-    return {
-        "check": predictive_check(builder, table, w, seed), "alone": each_alone(design, table),
-        "pull": pulls(builder, table, w),
-    }  # fmt: skip
+    some = w[np.linspace(0, len(w) - 1, min(DRAWS, len(w))).astype(int)]
+    found = {
+        "check": _merge(choose_edges(design), witness.outcomes(some, seed)),
+        "alone": _in_units(design, witness.alone()),
+    }
+    return found | {"pull": _pulls(builder, w, witness.gradient(w.mean(0)))}
 
 
-def predictive_check(builder: Builder, table: Shards, w: np.ndarray, seed: int) -> dict[str, Any]:
-    """Simulate outcomes for some draws; give histograms, and each site's mean and sd, observed and replicated."""
+class Here:
+    """The witness for rows in this process."""
+
+    def __init__(self, design: Design, shards: Any) -> None:
+        self.design, self.builder, self.all = design, build(design), gather(shards)
+
+    def outcomes(self, w: np.ndarray, seed: int) -> dict[str, Outcomes]:
+        """Ask every site."""
+        return {name: outcomes(self.builder, self.all, s, s, w, seed) for s, name in enumerate(self.all.names)}
+
+    def alone(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Ask every site; those without a mode of their own have no answer."""
+        own = own_model(self.design)
+        answers = {name: alone(own, self.all, s) for s, name in enumerate(self.all.names)}
+        return {name: answer for name, answer in answers.items() if answer is not None}
+
+    def gradient(self, w: np.ndarray) -> dict[str, np.ndarray]:
+        """Ask all sites at once."""
+        return dict(zip(self.all.names, gradient(self.builder, self.all, w), strict=True))
+
+
+def outcomes(builder: Builder, table: Shards, s: int, place: int, w: np.ndarray, seed: int, least: int = 1) -> Outcomes:
+    """Simulate the outcomes of a site's rows, of some if there are many; `place` is the site's in the design."""
     shift, unit = builder.design.unit
-    family, rng = builder.design.distribution, np.random.default_rng(seed)
-    chosen = jnp.asarray(w[np.linspace(0, len(w) - 1, min(DRAWS, len(w))).astype(int)])
+    family, rng = builder.design.distribution, np.random.default_rng([seed, place])
+    chosen, n = jnp.asarray(w), int(table.sizes[s])
 
     @jax.jit
     def replicate(key: Any, rows: Any) -> Any:
         one: Any = lambda k, v: family.simulate(k, rows, jax.vmap(builder.eta, (None, 0))(v, rows), v[-1])  # noqa: E731
         return jax.lax.map(lambda pair: one(*pair), (jax.random.split(key, len(chosen)), chosen))
 
-    seen, made = [], []
-    for s in range(len(table)):
-        rows, n = table.shard(s), int(table.sizes[s])
-        picked = np.sort(rng.choice(n, ROWS, replace=False)) if n > ROWS else np.arange(n)
-        rows = jax.tree.map(lambda leaf, i=picked: leaf[i], rows)
-        seen.append(np.asarray(rows["y"], float) * unit + shift)
-        made.append(np.asarray(replicate(jax.random.fold_in(jax.random.key(seed), s), rows), float) * unit + shift)
-    edges = _edges(np.concatenate(seen), family)
-    counts = np.array([np.histogram(np.clip(y, edges[0], edges[-1]), edges)[0] for y in np.concatenate(made, 1)])
-    span = (3, 50, 97)
+    edges = choose_edges(builder.design)
+    picked = np.sort(rng.choice(n, ROWS, replace=False)) if n > ROWS else np.arange(n)
+    rows = jax.tree.map(lambda leaf: leaf[picked], table.shard(s))
+    y = np.asarray(rows["y"], float) * unit + shift
+    made = np.asarray(replicate(jax.random.fold_in(jax.random.key(seed), place), rows), float) * unit + shift
+    count: Any = lambda x: np.histogram(np.clip(x, edges[0], edges[-1]), edges)[0]  # noqa: E731
+    observed = withhold(count(y), least)
+    return Outcomes(
+        observed, np.array([count(each) for each in made]), float(y.mean()), float(y.std()), made.mean(1), made.std(1)
+    )
+
+
+def withhold(counts: np.ndarray, least: int) -> np.ndarray:
+    """Put −1 for counts from 1 to `least` − 1, and for more of the smallest until their sum does not tell them."""
+    hidden = (counts > 0) & (counts < least)
+    order = [i for i in np.argsort(counts, kind="stable") if counts[i] >= least]
+    while hidden.any() and (counts[hidden].sum() < least or hidden.sum() < 2) and order:
+        hidden[order.pop(0)] = True
+    return np.where(hidden, -1, counts)
+
+
+def own_model(design: Design) -> tuple[Builder, Any]:
+    """Build the model of a site alone: no site effects, the same priors."""
+    builder = build(replace(design, site_effects="none", pilot=None))
+    return builder, _plain(builder)
+
+
+def alone(own: tuple[Builder, Any], table: Shards, s: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """Fit a site alone: mean and sd of β inside, of the Gaussian at the mode; None if there is no mode."""
+    builder, flat = own
+    mine = Shards(table.rows, table.starts[s : s + 1], table.sizes[s : s + 1], (table.names[s],))
+    try:
+        mode = newton.find_mode(flat, jnp.asarray(builder.start(), jnp.result_type(float)), mine)
+        covariance = (prior_taylor(flat, mode.theta) + mode.surrogates.total()).covariance_float64()
+    except InputError:
+        return None
+    inside = slice(builder.intercepts, builder.intercepts + len(builder.coefficients))
+    return np.asarray(mode.theta, float)[inside], np.sqrt(np.diag(covariance))[inside]
+
+
+def gradient(builder: Builder, table: Shards, w: np.ndarray) -> np.ndarray:
+    """Give the gradient of every site's log-likelihood at w."""
+    return np.asarray(all_clients(_plain(builder), jnp.asarray(w, jnp.result_type(float)), table)[1], float)
+
+
+def choose_edges(design: Design) -> np.ndarray:
+    """Choose the histogram's bins from rows, mean and sd; the first and the last take all beyond.
+
+    The tails shall hold some six rows of the smallest site: counts of fewer may be withheld.
+    """
+    if design.family == "bernoulli":
+        return np.array([-0.5, 0.5, 1.5])
+    mean, sd, fewest = design.average, design.outcome[1], min(design.rows)
+    reach = float(np.clip(-ndtri(min(6 / fewest, 0.3)), 0.5, 2.8))
+    if design.distribution.has_unit:
+        return np.linspace(mean - reach * sd, mean + reach * sd, int(np.clip(fewest // 12, 4, BINS)) + 1)
+    high = max(int(np.ceil(mean + reach * sd)), 1)
+    return np.arange(-0.5, high + 1, max(int(np.ceil((high + 1) / BINS)), 1))
+
+
+def _merge(edges: np.ndarray, answers: dict[str, Outcomes]) -> dict[str, Any] | None:
+    """Put the sites' outcomes together; a bin that a site withholds has no count."""
+    if not answers:
+        return None
+    observed = np.array([each.observed for each in answers.values()])
+    counts = np.sum([each.replicated for each in answers.values()], axis=0)
     return {
-        "edges": edges.tolist(), "observed": np.histogram(np.concatenate(seen), edges)[0].tolist(),
-        "replicated": np.percentile(counts, span, axis=0).tolist(),
+        "edges": edges.tolist(),
+        "observed": [None if -1 in column else int(column.sum()) for column in observed.T],
+        "replicated": np.percentile(counts, SPAN, axis=0).tolist(),
         "sites": [
             {
-                "site": name, "mean": float(y.mean()), "sd": float(y.std()),
-                "replicated_mean": np.percentile(each.mean(1), span).tolist(),
-                "replicated_sd": np.percentile(each.std(1), span).tolist(),
+                "site": name, "mean": float(each.mean), "sd": float(each.sd),
+                "replicated_mean": np.percentile(each.means, SPAN).tolist(),
+                "replicated_sd": np.percentile(each.sds, SPAN).tolist(),
             }
-            for name, y, each in zip(table.names, seen, made, strict=True)
+            for name, each in answers.items()
         ],
     }  # fmt: skip
 
 
-def each_alone(design: Design, table: Shards) -> dict[str, Any]:
-    """Fit each site alone with the same priors: mean and sd of the coefficients, of the Gaussian at the mode."""
-    builder = build(replace(design, site_effects="none", pilot=None))
-    flat, found = builder.model().flatten(), {}
-    k, unit = builder.intercepts, design.unit[1]
-    scale = unit / np.array(design.scale)
-    for s, name in enumerate(table.names):  # the same rows, so that one program serves all sites
-        mine = Shards(table.rows, table.starts[s : s + 1], table.sizes[s : s + 1], (name,))
-        try:
-            mode = newton.find_mode(flat, jnp.asarray(builder.start(), jnp.result_type(float)), mine)
-            covariance = (prior_taylor(flat, mode.theta) + mode.surrogates.total()).covariance_float64()
-        except InputError:
-            continue
-        inside = slice(k, k + len(design.columns))
-        mean, sd = np.asarray(mode.theta, float)[inside] * scale, np.sqrt(np.diag(covariance))[inside] * scale
-        found[name] = {c: [float(m), float(v)] for c, m, v in zip(design.columns, mean, sd, strict=True)}
-    return found
+def _in_units(design: Design, answers: dict[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
+    """Give each site's own fit in the user's units."""
+    scale = design.unit[1] / np.array(design.scale)
+    return {
+        name: {c: [float(m), float(v)] for c, m, v in zip(design.columns, mean * scale, sd * scale, strict=True)}
+        for name, (mean, sd) in answers.items()
+    }
 
 
-def pulls(builder: Builder, table: Shards, w: np.ndarray) -> dict[str, Any]:
+def _pulls(builder: Builder, w: np.ndarray, answers: dict[str, np.ndarray]) -> dict[str, Any]:
     """Say by how many posterior sds each site's rows pull each coefficient: (Cov G_s)_j/sd_j at the posterior mean.
 
     Over all sites and the prior they add up to about 0; large ones of opposite sign say that sites disagree.
     """
-    model = Model(
+    covariance = np.atleast_2d(np.cov(w.T))
+    k, columns, sd = builder.intercepts, builder.design.columns, np.sqrt(np.diag(covariance))
+    pull = {name: G @ covariance / sd for name, G in answers.items()}
+    return {name: {c: float(each[k + j]) for j, c in enumerate(columns)} for name, each in pull.items()}
+
+
+def _plain(builder: Builder) -> Any:
+    """Give the model in w, without a hierarchy's coordinates."""
+    return Model(
         lambda p: builder.log_prior(p["w"]), lambda p, row: builder.log_likelihood(p["w"], row), {"w": builder.start()}
-    )
-    mean, covariance = w.mean(0), np.atleast_2d(np.cov(w.T))
-    G = np.asarray(all_clients(model.flatten(), jnp.asarray(mean, jnp.result_type(float)), table)[1], float)
-    seen = G @ covariance / np.sqrt(np.diag(covariance))
-    k, columns = builder.intercepts, builder.design.columns
-    return {name: {c: float(seen[s, k + j]) for j, c in enumerate(columns)} for s, name in enumerate(table.names)}
-
-
-def _edges(y: np.ndarray, family: Family) -> np.ndarray:
-    """Choose the histogram's bins: one a number for small counts, else equal ones; the last takes all beyond."""
-    low, high = float(y.min()), float(y.max())
-    if family.name != "gaussian" and high - low < BINS:
-        return np.arange(low - 0.5, high + (2.5 if family.counts else 1.5))
-    return np.linspace(low, high if high > low else low + 1, BINS + 1)
+    ).flatten()

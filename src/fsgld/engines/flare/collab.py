@@ -9,6 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_exception import NotAuthenticated
 from nvflare.collab import CollabCallError, collab
 from nvflare.collab.api.context import get_call_context
 from nvflare.collab.api.exceptions import RunAborted
@@ -59,6 +63,21 @@ class Coordinator:
         return "finished"
 
 
+class Doorkeeper(FLComponent):  # type: ignore[misc]
+    """Stands at the FLARE server: who has a certificate, but is not on the study's list, is refused and logged."""
+
+    def handle_event(self, event_type: str, fl_ctx: Any) -> None:
+        """Look at a site that asks to join; its certificate is checked after this."""
+        if event_type != EventType.CLIENT_REGISTER_RECEIVED or fl_ctx.get_prop(FLContextKey.CLIENT_TYPE) == "admin":
+            return
+        from fsgld.study import Study
+
+        peer, sites = fl_ctx.get_peer_context(), Study.read(os.environ[STUDY]).sites
+        name = peer.get_identity_name() if peer else None
+        if name not in sites:
+            raise NotAuthenticated(f"{str(name)[:60]!r} is not a site of this study")
+
+
 class Member:
     """Runs at a site, in the job's process; data and compiled programs stay hot in it."""
 
@@ -85,5 +104,5 @@ def open_site(kit: Path, data: Path) -> Any:
 
     name, study = owner(kit), Study.read(kit / "study")
     keep_programs(kit / "fsgld" / "programs", study.precision)
-    rows = study.rows(read_columns(data), name)
+    rows = study.rows(read_columns(data), name) if study.agreement is None else study.agreement.read(data)
     return Site(name, study, rows, kit / "fsgld", Limits.read(kit / "limits.toml"))

@@ -10,13 +10,17 @@ from typing import Any
 
 from fsgld.engines.flare import kits, messages
 from fsgld.engines.flare.collab import open_site
-from fsgld.engines.flare.journey import Journey
-from fsgld.engines.flare.processes import DATA, HEARTBEAT, KIT, STUDY, Program, until_signal
+from fsgld.engines.flare.journey import MOST_IDLE_LEGS, START_SECONDS, Journey, silence
+from fsgld.engines.flare.leg import LOCK_SECONDS, arguments
+from fsgld.engines.flare.post import FIRST
+from fsgld.engines.flare.processes import DATA, HEARTBEAT, KIT, STUDY, Contact, Program, until_signal, wait_for_port
+from fsgld.engines.flare.site import Limits
 from fsgld.errors import InputError
 from fsgld.results import Result
 from fsgld.study import Study
 
 Say = Callable[[str], None]
+PORT_SECONDS = 30.0  # for a server that was killed to let go of its port
 
 
 def say(line: str) -> None:
@@ -34,8 +38,14 @@ def check(folder: Path, data: Path | None) -> list[str]:
     ]
     for kind, fields in messages.REPLIES.items():
         lines.append(f"  {kind:18}" + ", ".join(f"{name} {spec}" for name, spec in fields.items()))
-    study.model()
-    if data is not None:
+    study.check()
+    arguments(study)
+    if study.agreement is not None:
+        lines += study.agreement.words()
+        if data is not None:
+            desk = study.agreement.desk(study.sites[0], study.sites, study.agreement.read(data), Limits().min_count)
+            lines.append(f"{data}: {desk.rows} complete rows; the site can describe its columns")
+    elif data is not None:
         from tempfile import TemporaryDirectory
 
         from fsgld.engines.flare.processes import keep_programs
@@ -52,13 +62,16 @@ def check(folder: Path, data: Path | None) -> list[str]:
 def coordinate(folder: Path, say: Say = say) -> None:
     """Provision on first use, then serve until Ctrl-C."""
     study = Study.read(folder)
-    study.model()
+    study.check()
+    arguments(study)
     for kit in kits.provision(study):
         say(f"kit for {kit.name}: {kit}")
     server = study.folder / "coordinator" / "server"
     say(f"serving {study.name} on {study.host}:{study.port}; give each site its kit, then: fsgld run {folder}")
     program = Program("server", server, {"org": "centre"}, {STUDY: str(study.folder)})
-    program.keep(until_signal(), say)
+    stopped = until_signal()
+    wait_for_port(study.port, PORT_SECONDS, say)
+    program.keep(stopped, say)
     say("stopped")
 
 
@@ -73,7 +86,7 @@ def serve_site(kit: Path, data: Path, say: Say = say) -> None:
     )
     settings = {"uid": site.name, "org": kits.organisation(site.name), "heart_beat_interval": str(HEARTBEAT)}
     program = Program("site", kit, settings, {KIT: str(kit), DATA: str(data)})
-    program.keep(until_signal(), say)
+    program.keep(until_signal(), say, Contact(kits.target(kit), site.study.patience["absence"], say))
     say(f"{site.name}: stopped")
 
 
@@ -85,7 +98,9 @@ def travel(folder: Path, say: Say = say) -> Result:
     patience = study.patience
     say(
         f"study {study.name}, digest {study.digest[:12]}; a message may take {patience['message']:g} s, with"
-        f" {patience['retries']} retries; sites and coordinator have {patience['join']:g} s to join"
+        f" {patience['retries']} retries (a first one {FIRST:g} times as long); sites and coordinator have"
+        f" {patience['join']:g} s to join; a leg has {START_SECONDS:.0f} s to begin, {LOCK_SECONDS:.0f} s to let go and"
+        f" {silence(study):.0f} s from one sign of life to the next; {MOST_IDLE_LEGS} legs may come to nothing"
     )
     result = study.finish(Journey(study, say, _shower(study)).travel())
     result.save(folder / "result.npz")

@@ -22,8 +22,8 @@ import jax
 import numpy as np
 
 from fsgld import diagnostics
-from fsgld.diagnostics import Converged
-from fsgld.dynamics import langevin
+from fsgld.engines.flare.agreeing import add_evidence, agree
+from fsgld.engines.flare.arguments import arguments
 from fsgld.engines.flare.post import LegOver, Post, Refused, SiteGone, Transport, account
 from fsgld.engines.flare.server import Travel
 from fsgld.engines.flare.sites import Sites
@@ -73,15 +73,9 @@ def run_folder(study: Study) -> Path:
     return folder
 
 
-def arguments(study: Study) -> dict[str, Any]:
-    """Turn a study's settings into arguments of `fsgld.sample`."""
-    given = dict(study.settings)
-    if given.get("surrogates") == "none":
-        given |= {"surrogates": None, "dynamics": langevin(given.pop("step_size", 1e-4))}
-    return given | ({"until": Converged(**study.until)} if study.until else {})
-
-
 def _go_on(study: Study, post: Post, members: Collection[str], every: float) -> Result:
+    begun = study
+    study, about = agree(begun, post, members)
     model, where = study.model(), post.folder / "checkpoint"
     post.dims["d"] = sum(np.size(leaf) for leaf in jax.tree.leaves(model.start()))
     greeted, silent = post.each({site: partial(post.call, site, "hello", {}, first=True) for site in members})
@@ -97,9 +91,10 @@ def _go_on(study: Study, post: Post, members: Collection[str], every: float) -> 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         table: Any = sites
-        result = sample(model, table, **arguments(study), engine=engine, checkpoint=where, progress=False)
+        result = sample(model, table, **arguments(study, sites), engine=engine, checkpoint=where, progress=False)
     result.settings["notes"] = [str(warning.message) for warning in caught if warning.category is UserWarning]
-    result.settings["study"] = {"name": study.name, "digest": study.digest}
+    add_evidence(study, about, result, post, engine.present)
+    result.settings["study"] = {"name": study.name, "digest": begun.digest}
     result.settings["federation"] = account(post.folder, study.sites)
     progress.finish()
     return result
@@ -140,6 +135,7 @@ class Progress:
             "rhat": rhat,
             "ess": ess,
             "away": self.away,
+            "moving": self.moving,  # in this leg
             "time": time.time(),
             "pid": os.getpid(),
         }

@@ -2,8 +2,9 @@
 
 A message is a table of numbers, words and arrays. On the wire it is a magic word, the length of a JSON header, the
 header, and the arrays' bytes one after the other: nothing in it can be executed. Both sides check a message against
-its schema before they use it. Dimensions have letters (d parameters, C chains, K probes) that must agree within a
-message and with what the reader knows.
+its schema before they use it. Dimensions have letters (d parameters, C chains, K probes or draws; P columns of a
+formula, B bins) that must agree within a message and with what the reader knows. The first six kinds of messages are
+for formulas (`fsgld.glm.remote`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 
 MAGIC = b"fsgld-1\n"
 LARGEST = 256 * 2**20  # bytes of a message, by default
+LONGEST_TEXT = 2**24
 DTYPES = {"f": ("<f8", "<f4"), "i": ("<i4", "<i8")}
 ENVELOPE = {"kind": "word", "study": "word", "round": "whole"}
 
@@ -31,6 +33,12 @@ _OWN = {"shift": "f[C,d]?", "precision": _MATRICES, "anchor": "f[C,d]?", "gradie
 
 # What the coordinator asks. A question mark: may be absent
 REQUESTS: dict[str, dict[str, str]] = {
+    "describe": {},
+    "moments": {"design": "text"},
+    "design": {"design": "text"},
+    "outcomes": {"w": "f[K,D]", "seed": "whole"},
+    "alone": {},
+    "pull": {"w": "f[D]"},
     "hello": {},
     "all_clients": {"theta": _THETA, "form": "word?"},
     "mean_derivatives": {"points": "f[K,d]"},
@@ -53,6 +61,28 @@ REQUESTS: dict[str, dict[str, str]] = {
 
 # All that ever leaves a site: sums over its rows, states of chains, draws, counts, and words about itself
 REPLIES: dict[str, dict[str, str]] = {
+    "describe": {
+        "read": "whole",
+        "rows": "whole",
+        "missing": "i[V]",
+        "text": "i[V]",
+        "levels": "words",
+        "places": "i[L]",
+        "counts": "i[L]",
+        "learns": "f[M,3]",
+    },
+    "moments": {"columns": "words", "x": "f[P,3]", "y": "f[3]", "exposure": "number"},
+    "design": {"study": "word"},
+    "outcomes": {
+        "observed": "i[B]",
+        "replicated": "i[K,B]",
+        "mean": "number",
+        "sd": "number",
+        "means": "f[K]",
+        "sds": "f[K]",
+    },
+    "alone": {"mean": "f[P]?", "sd": "f[P]?"},
+    "pull": {"gradient": "f[1,D]"},
     "hello": {"rows": "whole", "columns": "words", "data": "word", "software": "word"},
     "all_clients": {"value": "f[1]", "gradient": "f[1,d]", "curvature": "f[1,d]|f[1,d,d]?"},
     "mean_derivatives": {"gradient": "f[1,d]", "curvature": "f[1,d,d]"},
@@ -189,6 +219,8 @@ def _matches(value: Any, spec: str, dims: dict[str, int]) -> bool:
     """Whether a value has the type and shape that a schema asks for; unknown letters are learnt."""
     if spec == "word":
         return isinstance(value, str) and len(value) <= 2000
+    if spec == "text":  # of the coordinator's
+        return isinstance(value, str) and len(value) <= LONGEST_TEXT
     if spec == "words":
         return isinstance(value, list) and len(value) <= 10_000 and all(_matches(v, "word", dims) for v in value)
     if spec == "whole":

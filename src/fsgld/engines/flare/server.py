@@ -72,6 +72,11 @@ class Travel:
                 self.post.book(event="away", site=site, why=error.why, round=number)
                 self.announce({"away": site, "why": error.why, "round": number})
 
+    @property
+    def present(self) -> list[str]:
+        """The sites that are there."""
+        return [site for site, there in zip(self.sites.names, self.here, strict=True) if there]
+
     def _visit(
         self, rules: Rules, plan: Plan, dynamics: Dynamics, federation: Federation, chains: Chain, root: Any,
         number: int, mass: float, s: int, who: np.ndarray,

@@ -1,6 +1,7 @@
 """What a site does: it answers messages about its own rows. Plain Python; FLARE only carries the bytes.
 
-A site is stateless but for its data, and the surrogate and settings of a run (`setup`), which it keeps on its disk.
+A site is stateless but for its data, the surrogate and settings of a run (`setup`) and, for a formula, the design that
+sites settled on; these it keeps on its disk.
 A repeated request gives the same reply. Limits are the owner's: what they forbid is refused here, whatever the
 coordinator asks. Every message in and out is in the audit log, with its fields and shapes; texts of errors stay
 in that log, because they may quote data.
@@ -8,6 +9,7 @@ in that log, because they may quote data.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -16,10 +18,12 @@ import time
 import tomllib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
@@ -40,6 +44,7 @@ class Limits:
     min_rows: int = 10  # rows of this site
     min_rows_per_parameter: int = 1
     min_sites: int = 2  # that take part in the study
+    min_count: int = 3  # rows that have a level, an outcome or a column of a formula, unless none has it
     min_batch_size: int = 8  # rows of a mini-batch: a single row's gradient can tell what is in the row
     largest_message: int = messages.LARGEST  # bytes
 
@@ -54,54 +59,105 @@ class Limits:
         return Limits(**given)
 
 
+BEFORE = ("describe", "moments", "design")  # asked while sites settle on the columns of a formula
+
+
 class Site:
     """Answers requests about one site's rows."""
 
     def __init__(self, name: str, study: Study, rows: Data, folder: Path, limits: Limits | None = None) -> None:
         self.name, self.study, self.folder, self.limits = name, study, folder, limits or Limits()
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.table = gather({name: rows})
-        model = study.model()
-        self.theta = ravel_pytree(model.start())[0]
-        self.flat = check_model(model, self.theta, self.table)
-        self.place = Place(self.flat, self.theta, self.table)
-        self.setups: dict[str, Setup] = {}
         self.busy = threading.Lock()
         self._handlers: dict[str, Callable[[Message], dict[str, Any]]] = {
             "hello": self._hello, "all_clients": self._all_clients, "mean_derivatives": self._mean_derivatives,
             "residuals": self._residuals, "excess_by_products": self._excess, "by_leverage": self._by_leverage,
             "noise_of_some": self._noise, "setup": self._setup, "update": self._update,
         }  # fmt: skip
+        self.begun, self.file = study, rows
+        self.desk: Any = None
+        if study.agreement is None:
+            self._take(study, rows)
+        else:
+            self._open_desk()
+
+    def _take(self, study: Study, rows: Data) -> None:
+        """Take part in a study with rows that fit its model."""
+        model, table = study.model(), gather({self.name: rows})
+        theta = ravel_pytree(model.start())[0]
+        flat = check_model(model, theta, table)
+        self.study, self.table, self.theta, self.flat = study, table, theta, flat
+        self.place = Place(flat, theta, table)
+        self.setups: dict[str, Setup] = {}
+
+    def _open_desk(self) -> None:
+        """Answer questions about a table until sites have settled on its columns; recall what they settled on."""
+        self.desk = self.begun.agreement.desk(self.name, self.begun.sites, self.file, self.limits.min_count)
+        for kind, answer in self.desk.answers.items():
+            self._handlers[kind] = partial(self._ask_desk, answer)
+        self._handlers["design"] = self._design
+        self.theta = jnp.zeros(0)
+        file = self.folder / "design.json"
+        if file.is_file():
+            with contextlib.suppress(InputError, ValueError):  # of another study, or of a table that has changed
+                self._settle(file.read_text())
+
+    def _ask_desk(self, answer: Callable[[dict[str, Any]], dict[str, Any]], request: Message) -> dict[str, Any]:
+        with self.busy:
+            return answer(request.fields)
+
+    def _design(self, request: Message) -> dict[str, Any]:
+        with self.busy:
+            content = self._settle(request.fields["design"])
+        _replace(self.folder / "design.json", json.dumps(content, indent=1).encode())
+        return {"study": self.study.digest}
+
+    def _settle(self, text: str) -> dict[str, Any]:
+        """Take a design that follows from the study and this site's table."""
+        assert self.desk is not None
+        content: dict[str, Any] = self.desk.check(text)
+        settled = self.begun.settled(content)
+        if settled.digest != self.study.digest:
+            self._take(settled, settled.rows(self.file, self.name))
+        self.desk.settle(content, self.table)
+        return content
 
     @property
     def rows(self) -> int:
         """N_s."""
-        return int(self.table.sizes[0])
+        return self.desk.rows if self.desk else int(self.table.sizes[0])
 
     def answer(self, data: bytes) -> bytes:
         """Check a request, do what it asks within the limits, and give the reply; never raises."""
-        to, kind, number = messages.digest(bytes(data)), "refusal", -1
+        to, kind, number, study = messages.digest(bytes(data)), "refusal", -1, self.study.digest
         try:
             request = messages.decode(data, False, {"d": len(self.theta)}, self.limits.largest_message)
             number = request.round
             self._log("in", request, len(data), to)
             self._check(request)
+            study = request.study
             answered = self._handlers[request.kind](request)
             kind = request.kind
         except (Refusal, MessageError) as refusal:
             answered = {"reason": f"{self.name}: {refusal}"[:2000]}
         except Exception as error:
             self._write({"error": f"{type(error).__name__}: {error}"[:2000]})
-            answered = {"reason": f"{self.name}: {type(error).__name__} at the site; its audit log has the text"}
-        reply = Message(kind, self.study.digest, number, answered, to)
+            told = getattr(error, "told", "") or f"{type(error).__name__} at the site; its audit log has the text"
+            answered = {"reason": f"{self.name}: {told}"[:2000]}
+        reply = Message(kind, study, number, answered, to)
         encoded = messages.encode(reply)
         self._log("out", reply, len(encoded), messages.digest(encoded))
         return encoded
 
     def _check(self, request: Message) -> None:
         """Hold a request against the study and the owner's limits."""
-        if request.study != self.study.digest:
-            raise Refusal(f"the request is for study {request.study[:12]}, this site has {self.study.digest[:12]}")
+        known = self.begun.digest if request.kind in BEFORE else self.study.digest
+        if request.kind not in self._handlers:
+            raise Refusal("this study has no formula")
+        if request.study != known:
+            raise Refusal(f"the request is for study {request.study[:12]}, this site has {known[:12]}")
+        if self.desk and self.study is self.begun and request.kind not in BEFORE:
+            raise Refusal("the sites have not settled on the columns yet")
         limits, d = self.limits, len(self.theta)
         needed = max(limits.min_rows, limits.min_rows_per_parameter * d)
         if self.rows < needed:
