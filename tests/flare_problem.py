@@ -80,6 +80,8 @@ def write_study(folder, port=8002, patience=None, until=None, name="small", site
 
 
 def toml(value):
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name} = {toml(one)}" for name, one in value.items()) + "}"
     return f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -59,6 +59,7 @@ class World:
         write_study(self.study.folder, self.study.port, PATIENCE, **SETTINGS)
         mark = self.study.folder / "coordinator" / "provisioned.json"
         mark.write_text(mark.read_text().replace(', "south"', ""))
+        kits.provision(self.study)
         for name in NAMES:
             self.relays[name] = Relay(self.study.port, self.folder / f"{name}.capture")
             file = self.study.folder / "kits" / name / "startup" / "fed_client.json"
@@ -283,7 +284,8 @@ def a_network_that_is_cut_leaves_its_site_away_until_it_is_mended(world):
 def impostors_are_refused(world):
     """A site's certificate under another site's name, and a certificate of the same authority not in the study."""
     for name, uid, reason in (
-        ("west", "east", "failed to verify client identity"), ("south", "south", "'south' is not a site of this study"),
+        ("west", "east", "authenticated as 'west' but claimed endpoint 'east'"),
+        ("south", "south", "'south' is not a site of this study"),
     ):  # fmt: skip
         kit = world.folder / f"impostor-{name}"
         shutil.copytree(world.study.folder / "kits" / name, kit, ignore=shutil.ignore_patterns("fsgld", "*.log"))
@@ -292,7 +294,8 @@ def impostors_are_refused(world):
         program = Program("site", kit, {"uid": uid, "org": kits.organisation(uid)}, {})
         program.start()
         try:
-            world.wait(lambda r=reason: r in world.log(), f"refusing {name} as {uid}", 60)
+            told = lambda r=reason: r in (world.folder / "coordinator.out").read_text()  # noqa: E731
+            world.wait(lambda r=reason, t=told: r in world.log() and t(), f"refusing {name} as {uid}", 60)
         finally:
             program.stop()
     before = world.rounds()

@@ -1,6 +1,9 @@
 """Studies, their files, kits and commands; nothing here starts a process of FLARE."""
 
+import fcntl
 import json
+import os
+import socket
 import subprocess
 import sys
 import time
@@ -12,11 +15,13 @@ import pytest
 from typer.testing import CliRunner
 
 import fsgld
-from flare_problem import NAMES, columns, write_study
+from flare_problem import NAMES, columns, toml, write_study
 from fsgld import study as studies
 from fsgld.cli import app
-from fsgld.engines.flare import kits
-from fsgld.engines.flare.processes import Program
+from fsgld.engines.flare import kits, processes
+from fsgld.engines.flare.journey import Journey, silence
+from fsgld.engines.flare.leg import arguments, run_folder
+from fsgld.engines.flare.processes import Contact, Program, wait_for_port
 from fsgld.engines.flare.site import Limits
 from fsgld.study import Study, read_columns
 
@@ -127,6 +132,7 @@ def test_kits_are_locked_down_and_hold_what_a_site_needs(tmp_path):
         assert kits.owner(kit.rename(kit.with_name("renamed"))) == kit.name
         kit.with_name("renamed").rename(kit)
         assert Limits.read(kit / "limits.toml") == Limits()
+        assert kits.target(kit) == "localhost:8002"
         assert not list(kit.rglob("*server.key")) and not list(kit.rglob("*admin*"))
     assert kits.provision(study) == made
     assert {kit: (kit / "startup" / "client.crt").read_bytes() for kit in made} == before  # made once
@@ -185,3 +191,81 @@ def test_a_program_that_dies_is_started_again_and_stopped_in_the_end(tmp_path):
     program.stop()
     assert program.process.returncode is not None
     assert studies.FILES == ("study.toml", "model.py")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"dynamics": "sghmc"}, "dynamics in a study need step_size, or else schedule"),
+        ({"schedule": {"name": "polynomial", "a": 1e-3}, "step_size": 0.1}, "need step_size, or else schedule"),
+        ({"schedule": {"name": "linear"}}, "schedule must be a table with a name, one of constant, polynomial"),
+        ({"schedule": {"name": "cosine", "a": 1.0}}, "cosine takes step_size, steps, final"),
+        ({"dynamics": "langevin", "step_size": 0.1, "friction": 0.2}, "langevin takes step_size"),
+        ({"dynamics": "sghmc", "step_size": 0.1, "friction": 2.0}, "friction must be in"),
+        ({"dynamics": "hmc", "step_size": 0.1}, "dynamics must be one of langevin, whitened, sghmc, psgld"),
+        ({"refresh": 5}, "refresh must be one of never, on_visit in a study; got 5"),
+        ({"surrogates": "laplace"}, "surrogates must be one of auto, none, diagonal, linear"),
+        ({"surrogates": "none"}, "need step_size, or else schedule"),
+    ],
+)
+def test_what_cannot_travel_is_refused_before_anything_is_sent(tmp_path, settings, message):
+    write_study(tmp_path)
+    file = tmp_path / "study.toml"
+    lines = [f"{name} = {toml(value)}" for name, value in settings.items()]
+    text = file.read_text()
+    file.write_text(text[: text.index("[sampling]")] + "\n".join(["[sampling]", *lines]) + "\n")
+    with pytest.raises(fsgld.InputError, match=message):
+        arguments(Study.read(tmp_path))
+    for command in ("coordinator", "run"):
+        done = CliRunner().invoke(app, [command, str(tmp_path)])
+        assert done.exit_code == 2 and not (tmp_path / "coordinator").exists()
+
+
+def test_a_site_says_whether_it_is_connected_and_gives_up(tmp_path):
+    with socket.create_server(("localhost", 0)) as door:
+        told = []
+        contact = Contact(f"localhost:{door.getsockname()[1]}", 0.3, told.append)
+        assert "at most 0 s" in told[0]
+        with socket.create_connection(door.getsockname()):
+            contact(os.getpid())
+            assert told[-1].startswith("connected to localhost")
+            time.sleep(0.4)
+            contact(os.getpid())
+        contact(os.getpid())
+        assert told[-1].startswith("lost localhost") and len(told) == 3
+        time.sleep(0.4)
+        with pytest.raises(fsgld.InputError, match="was not reached for 0 s"):
+            contact(os.getpid())
+
+
+def test_a_port_that_is_taken_is_waited_for_and_then_refused():
+    with socket.create_server(("", 0)) as door:
+        told = []
+        with pytest.raises(fsgld.InputError, match="is not free"):
+            wait_for_port(door.getsockname()[1], 0.5, told.append)
+        assert "waiting at most 0 s" in told[0] or "waiting at most 1 s" in told[0]
+        port = door.getsockname()[1]
+    wait_for_port(port, 0.5, told.append)
+
+
+def test_a_program_that_never_lives_is_given_up_and_refusals_are_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "MOST_SHORT_LIVES", 2)
+    program, told = Program("site", tmp_path, {}, {}), []
+    line = "E - Error: connection CN1 authenticated as 'west' but claimed endpoint 'east' requires identity 'east'"
+    program.command = [sys.executable, "-c", f"import time; print({line!r}, flush=True); time.sleep(1.5)"]
+    with pytest.raises(fsgld.InputError, match="ended 2 times in a row"):
+        program.keep(lambda: False, told.append)
+    assert told[0] == f"refused a connection: {line.split('connection ')[1]}"
+    assert "at most 2 times in a row" in told[1]
+
+
+def test_a_leg_without_a_sign_of_life_is_given_up(tmp_path):
+    study = write_study(tmp_path)
+    folder = run_folder(study)
+    (folder / "ledger.jsonl").write_text("")
+    long_ago = time.time() - silence(study) - 5
+    os.utime(folder / "ledger.jsonl", (long_ago, long_ago))
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(fsgld.InputError, match="no sign of life for 440 s"):
+            Journey(study, print, lambda progress: None)._watch()
