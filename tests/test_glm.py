@@ -103,14 +103,29 @@ class TestDesign:
         model, params = builder.model(), jax.tree.map(lambda leaf: leaf + 0.3, made.model.start())
         assert float(model.log_prior(params)) == float(made.model.log_prior(params))
 
-    def test_summaries_hold_sums_only_and_withhold_small_counts(self):
+    def test_summaries_hold_sums_only_and_nothing_is_said_of_a_few_rows(self):
         design, table = Design("y ~ x + g", "poisson"), as_table(small()["s0"], "s0")
-        summary = agree.describe(table, design, "s0", least=10)
+        summary = agree.describe(table, design, "s0", least=2)
         counts = table["g"].value_counts()
-        assert dict(summary["levels"]["g"]) == {g: int(n) if n >= 10 else None for g, n in counts.items()}
+        assert dict(summary["levels"]["g"]) == counts.to_dict()
         assert len(json.dumps(summary)) < 400
-        with pytest.raises(InputError, match="30 complete rows are fewer than the 50"):
-            agree.describe(table, design, "s0", least=50)
+        for least, sentence, told in [
+            (50, "30 complete rows are fewer than the 50", "fewer than 50 complete rows"),
+            (int(counts.min()) + 1, f"fewer than {counts.min() + 1} rows, '{counts.idxmin()}'; merge", "has a level"),
+        ]:
+            with pytest.raises(InputError, match=sentence) as caught:
+                agree.describe(table, design, "s0", least=least)
+            assert told in caught.value.told and repr(counts.idxmin()) not in caught.value.told
+
+    def test_a_column_or_an_outcome_that_a_few_rows_have_is_refused(self):
+        tables = {name: t.assign(ill=(t.index < 2) * 1.0, few=t["x"] * (t.index > 27)) for name, t in small().items()}
+        for formula, family, sentence in [
+            ("y ~ few", "poisson", "s0: column few has one value in all but fewer than 3 rows"),
+            ("ill ~ x", "bernoulli", "s0: fewer than 3 rows have one of the two outcomes"),
+        ]:
+            with pytest.raises(InputError, match=sentence):
+                glm(formula, family, tables, least=3)
+            glm(formula, family, tables, least=2)
 
     def test_kinds_must_agree(self):
         tables = small()

@@ -287,21 +287,30 @@ def test_predict_on_the_command_line(study_of_three, tmp_path):
         assert done.exit_code == 2 and sentence in done.stderr, done.stderr
 
 
-def test_a_study_builds_the_same_model_and_rows(study_of_three, tmp_path):
-    files = [str(study_of_three / f"{name}.csv") for name in ("north", "south", "west")]
-    folder = tmp_path / "study"
-    command = ["glm", "y ~ x + g", *files, "--site-effects", "hierarchical", "--study", str(folder)]
+def test_a_study_needs_names_of_sites_only(tmp_path):
+    folder = tmp_path / "heart"
+    command = ["glm", "y ~ x + g", "SITE_1.csv", "north", "--family", "bernoulli", "--site-effects", "hierarchical"]
+    command += ["--prior", "x=normal(0, 2)", "--study", str(folder)]
     done = runner.invoke(cli.app, command)
     assert done.exit_code == 0, done.output
+    assert "its sites agree on the columns when it runs" in done.output
     study = Study.read(folder)
-    made = glm("y ~ x + g", "gaussian", dict(zip(study.sites, files, strict=True)), site_effects="hierarchical")
-    params = made.model.start()
-    assert float(study.model().log_prior(params)) == pytest.approx(float(made.model.log_prior(params)), rel=1e-9)
-    raw = pd.read_csv(study_of_three / "south.csv")
-    text = {"x": raw["x"].astype(str).to_numpy(), "g": raw["g"].to_numpy(str), "y": raw["y"].to_numpy()}
-    rows = study.rows(text, "south")
-    assert all(np.allclose(rows[key], made.shards["south"][key], atol=1e-6) for key in made.shards["south"])
-    with pytest.raises(InputError, match="the design has no site 'east'"):
-        federated.rows(made.design.to_json(), text, "east")
-    again = runner.invoke(cli.app, command)
-    assert again.exit_code == 2 and "is not empty" in again.stderr
+    assert study.sites == ("site-1", "north") and study.settings == {"chains": 8, "seed": 0}
+    assert study.agreement == federated.Agreement(
+        "y ~ x + g", "bernoulli", "hierarchical", priors={"x": "normal(0, 2)"}
+    )
+    with pytest.raises(InputError, match="have not agreed"):
+        study.model()
+    (tmp_path / "data.csv").write_text(GOOD * 1 + GOOD.split("\n", 1)[1] * 3)
+    check = runner.invoke(cli.app, ["study", "check", str(folder), "--data", str(tmp_path / "data.csv")])
+    assert check.exit_code == 0 and "16 complete rows" in check.output, check.output
+    for options, sentence in [
+        (command, "is not empty"), ([*command[:2], "a", *command[4:]], "need two sites at least"),
+        ([*command[:2], "a", "a.csv", *command[4:]], "was given twice"), ([*command, "--skip-unusable"], "all sites"),
+        ([*command, "--prior", "tau=normal(0, 1)"], "the prior of tau must be one of half_normal"),
+        (["glm", "y ~~ x", *command[2:]], "cannot be read"), ([*command[:2], "a", "A.csv", *command[4:]], "two sites"),
+        ([*command[:2], "a", "...", *command[4:]], "cannot name a site"),
+        (["glm", "y ~ x", "a", "b", "--family", "binomial", "--study", str(tmp_path / "b")], "needs trials"),
+    ]:  # fmt: skip
+        done = runner.invoke(cli.app, options)
+        assert done.exit_code == 2 and sentence in done.stderr, (options, done.output)

@@ -105,7 +105,7 @@ class Study:
     patience: dict[str, float]
     priors: dict[str, Any]
     folder: Path
-    code: dict[str, Any] = field(repr=False, default_factory=dict)
+    code: dict[str, Any] = field(repr=False, compare=False, default_factory=dict)
 
     @staticmethod
     def read(folder: str | Path) -> Study:
@@ -152,9 +152,14 @@ class Study:
 
     def settled(self, content: dict[str, Any]) -> Study:
         """Give the study with what its sites have settled on; its digest says so."""
+        self._load()
         digest = hashlib.sha256(f"{self.digest} {json.dumps(content, sort_keys=True)}".encode()).hexdigest()
-        code = {"agreement": self.agreement, "content": content, "made": self.agreement.model(content)}
-        return replace(self, digest=digest, settings=self.agreement.options(content) | self.settings, code=code)
+        kept = self.code.setdefault("settled", {})  # a model finds its compiled programs again
+        if digest not in kept:
+            code = {"agreement": self.agreement, "content": content, "made": self.agreement.model(content)}
+            settings = self.agreement.options(content) | self.settings
+            kept[digest] = replace(self, digest=digest, settings=settings, code=code)
+        return kept[digest]
 
     def model(self) -> Any:
         """Run `model(priors)`, once: the same functions find their compiled programs again."""
