@@ -117,9 +117,9 @@ def test_parts_of_all_kinds_travel_and_give_the_same_chain(alike, study, name):
             raise LegOver("network")
         return answer()
 
+    wire = Wire(sites, once)
     with pytest.raises(LegOver):
-        run_leg(study, NAMES, Wire(sites, once))
-    wire = Wire(sites)
+        run_leg(study, NAMES, wire)
     result = run_leg(study, NAMES, wire)
     expected = fsgld.sample(study.model(), data, **(arguments(study) | more))
     same(result, expected)

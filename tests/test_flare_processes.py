@@ -85,20 +85,19 @@ class World:
         except psutil.NoSuchProcess:
             return [], [], []
 
-    def kill(self, what, site):
-        """Kill a process, if it is there; a site's or the coordinator's at the moment when a visit is under way."""
+    def victims(self, what, site):
         who, level = what.split(" ")
-        victims = self.tree(site if who == "site" else who)[("command", "program", "job").index(level)]
-        for process in victims:
-            os.kill(process.pid, signal.SIGKILL)
-        return len(victims)
+        return self.tree(site if who == "site" else who)[("command", "program", "job").index(level)]
 
     def visiting(self, site):
         """Whether chains are at a site right now: the last line of its audit log is a request without an answer."""
+        file = self.study.folder / "kits" / site / "fsgld" / "audit.jsonl"
         try:
-            with (self.study.folder / "kits" / site / "fsgld" / "audit.jsonl").open("rb") as file:
-                file.seek(-min(file.seek(0, 2), 2000), 2)
-                line = json.loads(file.read().splitlines()[-1])
+            if time.time() > file.stat().st_mtime + 3:
+                return False  # left so by a kill
+            with file.open("rb") as stream:
+                stream.seek(-min(stream.seek(0, 2), 2000), 2)
+                line = json.loads(stream.read().splitlines()[-1])
             return line.get("way") == "in" and line["kind"] == "update"
         except (OSError, ValueError, IndexError):
             return False
@@ -199,13 +198,15 @@ def twenty_kills(world):
     plan = [*([kind] for kind in kinds), *([*rng.sample(kinds, 2)] for _ in range(5)), [*rng.sample(kinds, 3)]]
     killed = into = 0
     for group in plan:
-        site, before = rng.choice(NAMES), world.rounds()
-        world.wait(lambda b=before: world.rounds() > b + 1, "progress", 90)
-        world.wait(lambda s=site: world.visiting(s), f"a visit to {site}", 60)
-        for what in group:
-            visiting = world.visiting(site)
-            done = world.kill(what, site)
-            killed, into = killed + done, into + done * visiting
+        sites, before = rng.sample(NAMES, 3), world.rounds()
+        world.wait(lambda b=before: world.rounds() > b + 1, "progress", 120)
+        pairs = list(zip(group, sites, strict=False))
+        aim = lambda p=pairs, s=sites: world.visiting(s[0]) and all(world.victims(*pair) for pair in p)  # noqa: E731
+        world.wait(aim, f"a visit to {sites[0]}, with all of {group} there", 120)
+        for process in [process for pair in pairs for process in world.victims(*pair)]:
+            with contextlib.suppress(ProcessLookupError):  # it went with its parent
+                os.kill(process.pid, signal.SIGKILL)
+        killed, into = killed + len(group), into + sum(what != "run command" for what in group)
         print(f"{time.strftime('%H:%M:%S')} killed {group} at round {world.rounds()}", flush=True)
         assert not (run_folder(world.study) / "result.npz").is_file(), f"over after {killed} kills"
         world.mend()
