@@ -235,27 +235,34 @@ def test_garbage_is_refused_and_asked_for_again(base, study, name):
     assert done and result.settings["federation"]["sites"]["north"]["failed"] == 1
 
 
-def test_a_site_that_fails_is_away_stays_through_its_surrogate_and_comes_back(base, study):
+@pytest.mark.parametrize(
+    ("how", "refresh"), [("cut", "never"), ("raises", "never"), pytest.param("cut", "on_visit", marks=pytest.mark.slow)]
+)
+def test_a_site_that_fails_is_away_stays_through_its_surrogate_and_comes_back(base, study, monkeypatch, how, refresh):
+    study = replace(study, settings=study.settings | {"refresh": refresh})
     failing = {"on": False}
     updates = []
+    handlers = base[1]["north"]._handlers
+    healthy = handlers["update"]
+    monkeypatch.setitem(handlers, "update", lambda r: 1 / 0 if failing["on"] and how == "raises" else healthy(r))
 
     def fault(site, data, answer):
         if kind_of(data) == "update":
             updates.append(json.loads(data[12 : data.index(b'"fields"') - 2] + b"}")["round"])
             failing["on"] = 3 <= updates[-1] < 7
-        if site == "north" and failing["on"]:
+        if site == "north" and failing["on"] and how == "cut":
             raise ConnectionError("cut")
         return answer()
 
     result = run_leg(study, NAMES, Wire(base[1], fault), every=0.0)
     away = result.settings["away"]
-    assert away[0] == away[2] == 0 and 3 / 12 <= away[1] < 1
+    assert away[0] == away[2] == 0 and (4 if how == "cut" else 1) / 12 <= away[1] < 1
     events = [
         (line["event"], line["site"]) for line in read_ledger(run_folder(study)) if line.get("site") and "event" in line
     ]
     assert ("away", "north") in events and ("back", "north") in events
     there = np.concatenate([np.load(f)["there"] for f in sorted(run_folder(study).glob("checkpoint/calls/*.npz"))])
-    assert not there[3:7, 1].any() and there[:, [0, 2]].all() and there[-1].all()
+    assert (how == "raises" or not there[3:7, 1].any()) and there[:, [0, 2]].all() and there[-1].all()
     same(result, compiled(study, present=there))  # the law of `present`, to the bit of who was there when
     assert result.settings["federation"]["sites"]["north"]["seconds_away"] >= 0
 

@@ -26,6 +26,7 @@ START_SECONDS = 120.0  # for a leg to begin after it was submitted
 GRACE_SECONDS = 12.0  # for sites to come back before a leg begins without them
 FRESH_SECONDS = 4 * HEARTBEAT  # a site with a sign of life in this time is connected
 MOST_IDLE_LEGS = 15  # legs in a row without an answer or a round
+FORGET_SECONDS = 120.0  # after which such a leg no longer counts
 RETURN_SECONDS = 10.0  # until a leg is ended for a site that is connected again; doubled each time it was in vain
 
 
@@ -95,6 +96,8 @@ class Journey:
     def _consider_return(self, site: str) -> None:
         """End the leg for a site that has come back; wait longer each time that it was in vain."""
         now = time.monotonic()
+        if now > self.returns.get(site, (now, 0.0))[0] + FORGET_SECONDS:
+            del self.returns[site]  # it was there for long
         when, wait = self.returns.setdefault(site, (now + RETURN_SECONDS, RETURN_SECONDS))
         if now < when:
             return
