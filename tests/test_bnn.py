@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import fsgld
 from fsgld import data
 from fsgld.errors import InputError
 from fsgld.experiments import bnn, bnn_model
@@ -44,6 +45,14 @@ def test_the_printed_step_overflows_in_the_first_round():
     assert (dsgld.diverged, dsgld.when) == (2, 1)
     assert "diverged" in draws.note
     assert literal.tables()["runs"][0]["diverged"] == 2
+
+
+def test_the_untouched_default_refuses_a_network_in_words():
+    parts = bnn_model.split(bnn_model.generated(2000), 0.5, 3, 100, 200, seed=0)
+    with pytest.raises(InputError, match=r"no mode was found .* \(a network's has many\).* surrogates of your own"):
+        fsgld.sample(bnn_model.network(18, hidden=(3,)), parts.shards)
+    with pytest.raises(InputError, match="at most 1000 parameters"):  # Covertype's
+        fsgld.sample(bnn_model.network(54), [{"x": np.zeros((9, 54), np.float32), "y": np.ones(9, np.float32)}] * 3)
 
 
 def test_splits_are_what_they_say():

@@ -47,8 +47,8 @@ def find_mode(flat: FlatModel, theta: Theta, table: Shards, max_sweeps: int = 50
         theta, before = _line_search(flat, theta, table, move, value, squared), squared
     raise InputError(
         f"no mode was found in {max_sweeps} Newton sweeps (still {np.sqrt(squared):.2g} sds away): is the density"
-        " proper, and are columns centred (large offsets lose digits in float32; JAX_ENABLE_X64=1 keeps them)? Give"
-        " another init, a proper prior, or surrogates of your own"
+        " proper, has it one mode (a network's has many), and are columns centred (large offsets lose digits in"
+        " float32; JAX_ENABLE_X64=1 keeps them)? Give another init, a proper prior, or surrogates of your own"
     )
 
 
