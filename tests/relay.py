@@ -1,13 +1,40 @@
-"""A relay between a site and the coordinator: a slow line that records all bytes and can be cut."""
+"""Ears on a federation: a relay between a site and the coordinator, and a sniffer for all that passes on loopback."""
 
+import contextlib
 import selectors
 import socket
 import threading
 import time
 
 
+class Sniffer:
+    """Records all packets on the loopback interface; only the super-user may."""
+
+    def __init__(self, file):
+        self.file, self.stopped = file.open("wb"), False
+        self.ear = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+        self.ear.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**23)
+        self.ear.bind(("lo", 0))
+        self.ear.settimeout(0.5)
+        self.thread = threading.Thread(target=self._listen, daemon=True)
+        self.thread.start()
+
+    def _listen(self):
+        while not self.stopped:
+            with contextlib.suppress(TimeoutError):
+                data, (_, _, way, *_) = self.ear.recvfrom(2**17)
+                if way != socket.PACKET_OUTGOING:  # every packet on loopback comes by twice
+                    self.file.write(data)
+
+    def stop(self):
+        self.stopped = True
+        self.thread.join(5)
+        self.ear.close()
+        self.file.close()
+
+
 class Relay:
-    """Listens on a port of its own and passes bytes on to `port`, both ways; one object a site."""
+    """A slow line that records all bytes and can be cut: it passes bytes on to `port`, both ways; one object a site."""
 
     def __init__(self, port, file):
         self.port, self.file, self.cut, self.stopped, self.delay = port, file.open("ab"), False, False, 0.0

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fsgld
-from flare_problem import NAMES, QUICK, SIZES, Wire, columns, make_sites, shards, write_study
+from flare_problem import NAMES, QUICK, SIZES, Wire, columns, make_sites, needles, shards, write_study
 from fsgld.engines.flare import messages
 from fsgld.engines.flare.leg import LegOver, arguments, run_folder, run_leg
 from fsgld.engines.flare.messages import REPLIES, Message
@@ -373,23 +373,24 @@ def test_a_message_for_another_study_or_round_is_refused_by_the_site_and_logged(
 def test_nothing_of_the_rows_is_in_the_messages_or_in_files_outside_of_the_site(base, study, tmp_path):
     """Plant values that can be recognised, and look for them in all bytes and all text that leave the sites."""
     study = replace(study, settings=QUICK | {"thin": 1, "rounds": 4, "mini_batches": "leverage"})
-    sites, marks = {}, []
+    sites, values = {}, []
     for s, name in enumerate(NAMES):
-        table = columns(s)
-        for key in ("x1", "x2"):
-            table[key][:3] = [1.2345678 + s, 0.98765432 + s, -0.7654321 - s]
-            marks += [float(value) for value in table[key]]
+        table = columns(s, marked=True)
+        values += [float(value) for key in ("x1", "x2") for value in table[key]]
         sites[name] = Site(name, study, study.rows(table, name), tmp_path / "sites" / name)
     wire = Wire(sites)
     run_leg(study, NAMES, wire)
     outside = [file.read_bytes() for file in (tmp_path / "runs").rglob("*") if file.is_file()]
     sent = [data for _, request, reply in wire.sent for data in (request, reply)] + outside
-    needles = {np.float64(mark).tobytes() for mark in marks} | {repr(mark).encode() for mark in marks}
-    assert len(sent) > 50 and len(needles) > 400
+    sought = {f(v) for v in values for f in (lambda v: np.float64(v).tobytes(), lambda v: repr(v).encode())}
+    sought |= set(needles())
+    given = b"".join(np.stack([sites[name].table.rows["x"]]).tobytes() for name in NAMES)
+    assert sum(needle in given for needle in sought) >= len(values)  # they would be found
+    assert len(sent) > 50 and len(sought) > 400
     for blob in sent:
-        assert not [needle for needle in needles if needle in blob]
+        assert not [needle for needle in sought if needle in blob]
     inside = b"".join(file.read_bytes() for file in (tmp_path / "sites").rglob("*") if file.is_file())
-    assert not [needle for needle in needles if needle in inside]  # the audit log does not quote data either
+    assert not [needle for needle in sought if needle in inside]  # the audit log does not quote data either
 
 
 def test_what_may_leave_a_site_is_this_list():
