@@ -11,7 +11,7 @@ import fcntl
 import io
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from fsgld.engines.flare.kits import admin, write_job
@@ -44,7 +44,8 @@ class Journey:
         self.session: Any = None
         self.job: str | None = None
         self.idle, self.done = 0, -1
-        self.returns: dict[str, tuple[float, float]] = {}  # when to end a leg for a site, and how long to wait then
+        self.since: dict[str, float] = {}  # since when a site is away
+        self.waits: dict[str, tuple[float, float]] = {}  # how long to wait for a site, and when a leg was ended for it
 
     def travel(self) -> Result:
         """Submit legs until the result is there."""
@@ -82,8 +83,8 @@ class Journey:
         while self._held() and not self._finished():
             progress = read_json(self.folder / "progress.json")
             self.show(progress)
-            for site in progress.get("away", {}) if progress.get("moving") else ():
-                self._consider_return(site)
+            if progress.get("moving"):
+                self._consider_returns(progress["away"])
             files = [file for file in (self.folder / "ledger.jsonl", self.folder / "progress.json") if file.exists()]
             limit = silence(self.study)
             if time.time() > max((file.stat().st_mtime for file in files), default=time.time()) + limit:
@@ -93,18 +94,20 @@ class Journey:
                 )
             time.sleep(0.5)
 
-    def _consider_return(self, site: str) -> None:
-        """End the leg for a site that has come back; wait longer each time that it was in vain."""
+    def _consider_returns(self, away: Collection[str]) -> None:
+        """End the leg for a site that has come back; wait longer each time, if the times are close."""
         now = time.monotonic()
-        if now > self.returns.get(site, (now, 0.0))[0] + FORGET_SECONDS:
-            del self.returns[site]  # it was there for long
-        when, wait = self.returns.setdefault(site, (now + RETURN_SECONDS, RETURN_SECONDS))
-        if now < when:
-            return
-        self.returns[site] = (now + 2 * wait, 2 * wait)
-        if site in self._connected():
-            self.announce(f"{site} is connected again: the next leg takes it in")
-            (self.folder / "stop").touch()
+        self.since = {site: self.since.get(site, now) for site in away}
+        for site, since in list(self.since.items()):
+            wait, last = self.waits.get(site, (RETURN_SECONDS, now))
+            wait = RETURN_SECONDS if now > last + FORGET_SECONDS + wait else wait
+            if now < since + wait:
+                continue
+            self.since[site] = now
+            if site in self._connected():
+                self.waits[site] = (2 * wait, now)
+                self.announce(f"{site} is connected again: the next leg takes it in")
+                (self.folder / "stop").touch()
 
     def _count(self) -> None:
         """Stop if legs achieve nothing."""

@@ -163,7 +163,7 @@ def _alone(folder: Path) -> Iterator[None]:
                 if time.monotonic() > deadline:
                     raise LegOver(f"another leg still runs after {LOCK_SECONDS:.0f} seconds") from None
                 time.sleep(0.2)
-        for name in ("stop", "error.json", "waiting.json"):
+        for name in ("stop", "error.json", "waiting.json", "progress.json"):
             with suppress(FileNotFoundError):
                 (folder / name).unlink()
         yield
