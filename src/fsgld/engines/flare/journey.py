@@ -80,14 +80,15 @@ class Journey:
 
     def _watch(self) -> None:
         """Follow a leg while it holds the lock; end it when a site that is away is connected again."""
+        begin, limit = time.time(), silence(self.study)
         while self._held() and not self._finished():
             progress = read_json(self.folder / "progress.json")
             self.show(progress)
             if progress.get("moving"):
                 self._consider_returns(progress["away"])
-            files = [file for file in (self.folder / "ledger.jsonl", self.folder / "progress.json") if file.exists()]
-            limit = silence(self.study)
-            if time.time() > max((file.stat().st_mtime for file in files), default=time.time()) + limit:
+            ledger = self.folder / "ledger.jsonl"
+            heard = max(begin, ledger.stat().st_mtime) if ledger.exists() else begin
+            if time.time() > heard + limit:
                 raise InputError(
                     f"the leg has shown no sign of life for {limit:.0f} s (process {progress.get('pid')} at the"
                     " coordinator); the checkpoint is kept: start fsgld coordinator again, then run again"
