@@ -11,6 +11,7 @@ import socket
 import ssl
 import sys
 import time
+from collections import Counter
 
 import numpy as np
 import psutil
@@ -28,7 +29,7 @@ from relay import Relay, Sniffer
 
 KILLS = 20
 LONGEST = 900.0  # seconds for all of it; on two idle cores it takes a third of that
-ROUNDS = 300
+ROUNDS = 220
 SETTINGS = {
     "chains": 4, "seed": 3, "rounds": ROUNDS, "local_steps": 6000, "batch_size": 8, "step_size": 0.002,
     "thin": 6000, "probs": [0.2, 0.5, 0.3],
@@ -190,10 +191,12 @@ def test_a_federation_survives_twenty_kills_and_intruders_with_the_same_draws(wo
         np.testing.assert_allclose(result.draws[name], expected.draws[name], rtol=1e-10, atol=1e-10)
     assert result.settings["away"] == pytest.approx(1 - there.mean(0))
     table = result.settings["federation"]
-    broken = broken_visits(world)
-    print(f"legs {table['legs']}, kills into a round {into_a_round}, visits that were cut short {len(broken)}, rounds"
+    again = rounds_begun_again(world)
+    print(f"legs {table['legs']}, kills with chains at a site {into_a_round}, rounds begun again {sorted(again)}, rounds"
           f" with a site away {(~there.all(1)).sum()}, {table['sites']}")  # fmt: skip
-    assert table["legs"] > 5 and into_a_round >= KILLS // 2 and len(broken) >= 5
+    assert (
+        table["legs"] > 5 and into_a_round >= 15 and len(again) >= 6
+    )  # of 13 moments with kills, two of them harmless
     world.stop()
     nothing_leaked(world)
 
@@ -222,18 +225,17 @@ def twenty_kills(world):
     return into
 
 
-def broken_visits(world):
-    """Visits that a site took up and never answered: the kill fell right into them."""
-    broken = []
+def rounds_begun_again(world):
+    """Rounds that a site was asked for more than once: a kill (or the cut) fell into them."""
+    again = set()
     for name in NAMES:
-        last = {}
+        asked = Counter()
         for text in (world.study.folder / "kits" / name / "fsgld" / "audit.jsonl").read_text().splitlines():
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError):  # a line that a kill cut short
                 line = json.loads(text)
-                if last.get("kind") == "update" and last["way"] == "in" and line.get("way") == "in":
-                    broken.append((name, last["round"]))
-                last = line
-    return broken
+                asked[line.get("round")] += line.get("way") == "in" and line["kind"] == "update"
+        again |= {number for number, times in asked.items() if times > 1}
+    return again
 
 
 def code_and_commands_are_refused_by_sites(world):
