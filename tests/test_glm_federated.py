@@ -5,11 +5,12 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 import fsgld
 from flare_problem import Wire
-from fsgld import InputError
-from fsgld.engines.flare import agreeing, messages
+from fsgld import InputError, cli
+from fsgld.engines.flare import agreeing, demo, messages
 from fsgld.engines.flare.leg import run_folder, run_leg
 from fsgld.engines.flare.post import Post
 from fsgld.engines.flare.site import Limits, Site
@@ -54,45 +55,33 @@ def make_sites(study, folder, data=None, limits=None):
     return found
 
 
-@pytest.mark.slow
-def test_the_federation_settles_on_the_same_design_draws_and_evidence(tmp_path):
+def test_a_hierarchy_settles_on_the_same_design_and_settings_and_no_row_is_sent(tmp_path):
     study = make_study(tmp_path / "study", priors={"x": "normal(0, 0.5)"})
-    wire = Wire(make_sites(study, tmp_path))
-    raw = run_leg(study, NAMES, wire)
-    result = study.finish(raw)
+    sites = make_sites(study, tmp_path)
+    wire = Wire(sites)
+    settled, about = settle(study, wire)
     made = glm(FORMULA, "poisson", tables(), site_effects="hierarchical", priors={"x": "normal(0, 0.5)"})
-    about = result.settings["glm"]
     assert about["sites"] == made.sites
     agreed = json.loads(json.dumps(made.design.to_json()))
     for key in set(agreed) - {"pilot"}:
         assert about["design"][key] == agreed[key], key
-    found = fsgld.sample(made.model, made.shards, **made.options, seed=5, chains=2, rounds=6)
-    for name, leaf in made.in_units(found).draws.items():
-        np.testing.assert_allclose(result.draws[name], leaf, rtol=1e-5, atol=1e-6)
-    for key in ("local_steps", "probs", "step_size", "batch_size"):
-        assert result.settings[key] == found.settings[key], key
-    here = evidence.gather_evidence(made.design, raw.draws, 5, evidence.Here(made.design, made.shards))
-    assert about["check"]["edges"] == here["check"]["edges"]
-    assert about["check"]["replicated"] == here["check"]["replicated"]
-    assert len(about["check"]["sites"]) == 3
-    for key in ("alone", "pull"):
-        for name in NAMES:
-            for column, value in here[key][name].items():
-                np.testing.assert_allclose(about[key][name][column], value, rtol=1e-4, atol=1e-6)
+    for key, value in agreed["pilot"].items():
+        np.testing.assert_allclose(about["design"]["pilot"][key], value, rtol=1e-6, atol=1e-6)
+    assert settled.settings == made.options | {"chains": 2, "seed": 5, "rounds": 6}
+    assert all(site.study.digest == settled.digest != study.digest for site in sites.values())
     kinds = {messages.decode(reply, True).kind for _, _, reply in wire.sent}
-    assert kinds >= {"describe", "moments", "design", "outcomes", "alone", "pull", "update"} and "refusal" not in kinds
-    nothing_leaked(wire, tmp_path)
-
-
-def nothing_leaked(wire, folder):
-    """No value of a row is in a message or in a file outside of the sites; x has digits enough to be found."""
-    marks = np.concatenate([table["x"].dropna() for table in tables().values()])
-    needles = {np.float64(mark).tobytes() for mark in marks} | {repr(float(mark)).encode() for mark in marks}
-    outside = [file.read_bytes() for file in (folder / "study").rglob("*") if file.is_file()]
-    inside = [file.read_bytes() for name in NAMES for file in (folder / name / "fsgld").rglob("*") if file.is_file()]
+    assert kinds == {"describe", "moments", "design", "hello", "all_clients"}
     sent = [data for _, request, reply in wire.sent for data in (request, reply)]
-    assert len(sent) > 60 and len(needles) > 250
-    for blob in sent + outside + inside:
+    marks = np.concatenate([table["x"].dropna() for table in tables().values()])
+    nothing_leaked(marks, sent, tmp_path / "study", *(tmp_path / name / "fsgld" for name in NAMES))
+
+
+def nothing_leaked(marks, sent, *folders):
+    """No value of a row is in a message or in a file; x has digits enough to be found."""
+    needles = {np.float64(mark).tobytes() for mark in marks} | {repr(float(mark)).encode() for mark in marks}
+    files = [file.read_bytes() for folder in folders for file in folder.rglob("*") if file.is_file()]
+    assert len(needles) > 250 and len(files) > 5
+    for blob in sent + files:
         assert not [needle for needle in needles if needle in blob]
 
 
@@ -160,15 +149,16 @@ def test_a_refusal_ends_the_run_with_its_reason_and_sites_can_be_mended(tmp_path
     data["west"]["g"] = np.arange(50) % 2 * 1.0
     with pytest.raises(InputError, match="column g is numbers at west but text at north"):
         run_leg(study, NAMES, Wire(make_sites(study, tmp_path, data)))
-    (first, about), (second, again) = (settle(study, make_sites(study, tmp_path)) for _ in range(2))
+    (first, about), (second, again) = (settle(study, Wire(make_sites(study, tmp_path))) for _ in range(2))
     assert first.digest == second.digest and about == again  # sites that start again have the same design
     data["west"] = tables()["west"][:-1]
     with pytest.raises(InputError, match=r"number of rows. Has the table changed"):
-        settle(study, make_sites(study, tmp_path, data))
+        settle(study, Wire(make_sites(study, tmp_path, data)))
 
 
-def settle(study, sites):
-    return agreeing.agree(study, Post(study.digest, run_folder(study), Wire(sites), 5.0, 0), NAMES)
+def settle(study, wire):
+    """Let sites settle, without a run."""
+    return agreeing.agree(study, Post(study.digest, run_folder(study), wire, 5.0, 0), NAMES)
 
 
 def test_answers_that_make_no_sense_are_refused(tmp_path):
@@ -198,3 +188,49 @@ def test_answers_that_make_no_sense_are_refused(tmp_path):
 )  # fmt: skip
 def test_small_counts_are_withheld_and_cannot_be_worked_out(counts, told):
     assert evidence.withhold(np.array(counts), 3).tolist() == told
+
+
+@pytest.mark.slow
+def test_a_formula_from_the_first_command_to_the_report_with_real_processes(tmp_path):
+    """Same draws as the tables in one process with the same seed; report and predictions as after `fsgld glm`."""
+    rng, folder, runner = np.random.default_rng(3), tmp_path / "study", CliRunner()
+    for i, name in enumerate(NAMES):
+        x, g = rng.normal(50, 9, 64), rng.choice(["a", "b"], 64)
+        ill = rng.uniform(size=64) < 1 / (1 + np.exp(-0.1 * (x - 50) - (g == "b") - 0.5 * i))
+        pd.DataFrame({"x": x, "g": g, "ill": np.where(ill, "yes", "no")}).to_csv(tmp_path / f"{name}.csv", index=False)
+    words = ["glm", "ill ~ x + g", "--family", "bernoulli", "--site-effects", "separate", "--study", str(folder)]
+    done = runner.invoke(cli.app, [*words, *NAMES])
+    assert done.exit_code == 0, done.output
+    file = folder / "study.toml"
+    text = file.read_text().split("[until]")[0].replace("port = 8002", f"port = {demo._free_port()}")
+    file.write_text(text.replace("[sampling]", "[sampling]\nrounds = 60"))
+    result = demo.federate(Study.read(folder), tmp_path, capture_output=True, text=True)
+    files = {name: tmp_path / f"{name}.csv" for name in NAMES}
+    made = glm("ill ~ x + g", "bernoulli", files, site_effects="separate")
+    inner = fsgld.sample(made.model, made.shards, rounds=60, chains=8, **made.options)
+    expected = made.in_units(inner)
+    assert list(result.draws) == list(expected.draws)
+    for name, leaf in expected.draws.items():
+        np.testing.assert_allclose(result.draws[name], leaf, rtol=1e-4, atol=1e-5)
+    about = result.settings["glm"]
+    assert set(about) == {"design", "sites", "check", "alone", "pull"}
+    assert set(about["alone"]) == set(about["pull"]) == set(NAMES) and len(about["check"]["sites"]) == 3
+    here = evidence.gather_evidence(made.design, inner.draws, 0, evidence.Here(made.design, made.shards))
+    assert about["check"]["observed"] == here["check"]["observed"] and sum(about["check"]["observed"]) == 192
+    for key in ("alone", "pull"):
+        for name in NAMES:
+            for column, value in here[key][name].items():
+                np.testing.assert_allclose(about[key][name][column], value, rtol=1e-3, atol=1e-5)
+    done = runner.invoke(cli.app, ["report", str(folder / "result.npz"), "--out", str(tmp_path / "r.html")])
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "r.html").read_text()
+    for section in ("Each site alone", "Does the model", "pull", "left each site"):
+        assert section in page, section
+    new = str(files["west"])
+    done = runner.invoke(cli.app, ["predict", str(folder / "result.npz"), new, "--site", "west"])
+    assert done.exit_code == 0 and "brier" in done.stderr, done.output
+    for name in NAMES:
+        audit = (folder / "kits" / name / "fsgld" / "audit.jsonl").read_text()
+        assert all(f'"kind": "{kind}"' in audit for kind in ("describe", "moments", "design", "outcomes", "update"))
+    marks = np.concatenate([pd.read_csv(file)["x"] for file in files.values()])
+    nothing_leaked(marks, [], folder / "runs", *(folder / "kits" / name / "fsgld" for name in NAMES))

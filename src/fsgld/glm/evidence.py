@@ -66,48 +66,71 @@ def gather_evidence(design: Design, draws: Any, seed: int, witness: Witness) -> 
     return found | {"pull": _pulls(builder, w, witness.gradient(w.mean(0)))}
 
 
+class Questions:
+    """A site's answers for one design; programs are compiled once."""
+
+    def __init__(self, design: Design) -> None:
+        self.design, self.builder = design, build(design)
+        self.flat = _plain(self.builder)
+        self.own = build(replace(design, site_effects="none", pilot=None))  # of a site alone
+        self.own_flat = _plain(self.own)
+        self._replicate = jax.jit(self._simulate)
+
+    def outcomes(self, table: Shards, s: int, place: int, w: np.ndarray, seed: int, least: int = 1) -> Outcomes:
+        """Simulate the outcomes of a site's rows, of some if there are many; `place` is the site's in the design."""
+        (shift, unit), n, rng = self.design.unit, int(table.sizes[s]), np.random.default_rng([seed, place])
+        picked = np.sort(rng.choice(n, ROWS, replace=False)) if n > ROWS else np.arange(n)
+        padded = np.resize(picked, 2 ** int(np.ceil(np.log2(len(picked)))))  # so that sites share a program
+        rows = jax.tree.map(lambda leaf: leaf[padded], table.shard(s))
+        y = np.asarray(rows["y"], float)[: len(picked)] * unit + shift
+        key = jax.random.fold_in(jax.random.key(seed), place)
+        made = np.asarray(self._replicate(key, rows, jnp.asarray(w)), float)[:, : len(picked)] * unit + shift
+        edges = choose_edges(self.design)
+        count: Any = lambda x: np.histogram(np.clip(x, edges[0], edges[-1]), edges)[0]  # noqa: E731
+        told, each = withhold(count(y), least), np.array([count(one) for one in made])
+        return Outcomes(told, each, float(y.mean()), float(y.std()), made.mean(1), made.std(1))
+
+    def alone(self, table: Shards, s: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """Fit a site alone, same priors: mean and sd of β inside, of the Gaussian at the mode; None without a mode."""
+        flat, k = self.own_flat, self.own.intercepts
+        mine = Shards(table.rows, table.starts[s : s + 1], table.sizes[s : s + 1], (table.names[s],))
+        try:
+            mode = newton.find_mode(flat, jnp.asarray(self.own.start(), jnp.result_type(float)), mine)
+            covariance = (prior_taylor(flat, mode.theta) + mode.surrogates.total()).covariance_float64()
+        except InputError:
+            return None
+        inside = slice(k, k + len(self.own.coefficients))
+        return np.asarray(mode.theta, float)[inside], np.sqrt(np.diag(covariance))[inside]
+
+    def gradient(self, table: Shards, w: np.ndarray) -> np.ndarray:
+        """Give the gradient of every site's log-likelihood at w."""
+        return np.asarray(all_clients(self.flat, jnp.asarray(w, jnp.result_type(float)), table)[1], float)
+
+    def _simulate(self, key: Any, rows: Any, w: Any) -> Any:
+        """Simulate all rows' outcomes, once for each draw."""
+        family, eta = self.design.distribution, jax.vmap(self.builder.eta, (None, 0))
+        one: Any = lambda pair: family.simulate(pair[0], rows, eta(pair[1], rows), pair[1][-1])  # noqa: E731
+        return jax.lax.map(one, (jax.random.split(key, len(w)), w))
+
+
 class Here:
     """The witness for rows in this process."""
 
     def __init__(self, design: Design, shards: Any) -> None:
-        self.design, self.builder, self.all = design, build(design), gather(shards)
+        self.questions, self.all = Questions(design), gather(shards)
 
     def outcomes(self, w: np.ndarray, seed: int) -> dict[str, Outcomes]:
         """Ask every site."""
-        return {name: outcomes(self.builder, self.all, s, s, w, seed) for s, name in enumerate(self.all.names)}
+        return {name: self.questions.outcomes(self.all, s, s, w, seed) for s, name in enumerate(self.all.names)}
 
     def alone(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Ask every site; those without a mode of their own have no answer."""
-        own = own_model(self.design)
-        answers = {name: alone(own, self.all, s) for s, name in enumerate(self.all.names)}
+        answers = {name: self.questions.alone(self.all, s) for s, name in enumerate(self.all.names)}
         return {name: answer for name, answer in answers.items() if answer is not None}
 
     def gradient(self, w: np.ndarray) -> dict[str, np.ndarray]:
         """Ask all sites at once."""
-        return dict(zip(self.all.names, gradient(self.builder, self.all, w), strict=True))
-
-
-def outcomes(builder: Builder, table: Shards, s: int, place: int, w: np.ndarray, seed: int, least: int = 1) -> Outcomes:
-    """Simulate the outcomes of a site's rows, of some if there are many; `place` is the site's in the design."""
-    shift, unit = builder.design.unit
-    family, rng = builder.design.distribution, np.random.default_rng([seed, place])
-    chosen, n = jnp.asarray(w), int(table.sizes[s])
-
-    @jax.jit
-    def replicate(key: Any, rows: Any) -> Any:
-        one: Any = lambda k, v: family.simulate(k, rows, jax.vmap(builder.eta, (None, 0))(v, rows), v[-1])  # noqa: E731
-        return jax.lax.map(lambda pair: one(*pair), (jax.random.split(key, len(chosen)), chosen))
-
-    edges = choose_edges(builder.design)
-    picked = np.sort(rng.choice(n, ROWS, replace=False)) if n > ROWS else np.arange(n)
-    rows = jax.tree.map(lambda leaf: leaf[picked], table.shard(s))
-    y = np.asarray(rows["y"], float) * unit + shift
-    made = np.asarray(replicate(jax.random.fold_in(jax.random.key(seed), place), rows), float) * unit + shift
-    count: Any = lambda x: np.histogram(np.clip(x, edges[0], edges[-1]), edges)[0]  # noqa: E731
-    observed = withhold(count(y), least)
-    return Outcomes(
-        observed, np.array([count(each) for each in made]), float(y.mean()), float(y.std()), made.mean(1), made.std(1)
-    )
+        return dict(zip(self.all.names, self.questions.gradient(self.all, w), strict=True))
 
 
 def withhold(counts: np.ndarray, least: int) -> np.ndarray:
@@ -117,30 +140,6 @@ def withhold(counts: np.ndarray, least: int) -> np.ndarray:
     while hidden.any() and (counts[hidden].sum() < least or hidden.sum() < 2) and order:
         hidden[order.pop(0)] = True
     return np.where(hidden, -1, counts)
-
-
-def own_model(design: Design) -> tuple[Builder, Any]:
-    """Build the model of a site alone: no site effects, the same priors."""
-    builder = build(replace(design, site_effects="none", pilot=None))
-    return builder, _plain(builder)
-
-
-def alone(own: tuple[Builder, Any], table: Shards, s: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Fit a site alone: mean and sd of β inside, of the Gaussian at the mode; None if there is no mode."""
-    builder, flat = own
-    mine = Shards(table.rows, table.starts[s : s + 1], table.sizes[s : s + 1], (table.names[s],))
-    try:
-        mode = newton.find_mode(flat, jnp.asarray(builder.start(), jnp.result_type(float)), mine)
-        covariance = (prior_taylor(flat, mode.theta) + mode.surrogates.total()).covariance_float64()
-    except InputError:
-        return None
-    inside = slice(builder.intercepts, builder.intercepts + len(builder.coefficients))
-    return np.asarray(mode.theta, float)[inside], np.sqrt(np.diag(covariance))[inside]
-
-
-def gradient(builder: Builder, table: Shards, w: np.ndarray) -> np.ndarray:
-    """Give the gradient of every site's log-likelihood at w."""
-    return np.asarray(all_clients(_plain(builder), jnp.asarray(w, jnp.result_type(float)), table)[1], float)
 
 
 def choose_edges(design: Design) -> np.ndarray:

@@ -43,7 +43,7 @@ class Desk:
         self.summary = agree.describe(table, design, name, least)
         if self.summary["kinds"].get(design.parsed.outcome) != "text":  # tell the owner before anybody asks
             design.observed(agree.complete(table, design.parsed.variables, name), name)
-        self.design: Design | None = None
+        self.questions: evidence.Questions | None = None
         self.table: Shards | None = None
         self.answers: dict[str, Callable[[Fields], Fields]] = {
             "describe": self._describe, "moments": self._moments, "outcomes": self._outcomes, "alone": self._alone,
@@ -74,7 +74,7 @@ class Desk:
 
     def settle(self, content: dict[str, Any], table: Shards) -> None:
         """Take a design that was checked, and the rows that it makes."""
-        self.design, self.table = Design.from_json(content), table
+        self.questions, self.table = evidence.Questions(Design.from_json(content)), table
 
     def _read(self, text: str) -> Design:
         """Read a design; check what is agreed before any column is made."""
@@ -124,27 +124,27 @@ class Desk:
         }  # fmt: skip
 
     def _outcomes(self, fields: Fields) -> Fields:
-        design, table = self._settled()
-        builder, w = build(design), np.asarray(fields["w"], float)
-        _refuse_unless(w.shape[1] == builder.size and 0 < len(w) <= evidence.DRAWS, "number of draws or parameters")
-        place = self.sites.index(self.name)
-        return evidence.outcomes(builder, table, 0, place, w, fields["seed"], self.least)._asdict()
+        questions, table = self._settled()
+        w, place = np.asarray(fields["w"], float), self.sites.index(self.name)
+        fits = w.shape[1] == questions.builder.size and 0 < len(w) <= evidence.DRAWS
+        _refuse_unless(fits, "number of draws or parameters")
+        return questions.outcomes(table, 0, place, w, fields["seed"], self.least)._asdict()
 
     def _alone(self, fields: Fields) -> Fields:
-        design, table = self._settled()
-        mean, sd = evidence.alone(evidence.own_model(design), table, 0) or (None, None)
+        questions, table = self._settled()
+        mean, sd = questions.alone(table, 0) or (None, None)
         return {"mean": mean, "sd": sd}
 
     def _pull(self, fields: Fields) -> Fields:
-        design, table = self._settled()
-        builder, w = build(design), np.asarray(fields["w"], float)
-        _refuse_unless(len(w) == builder.size, "number of parameters")
-        return {"gradient": evidence.gradient(builder, table, w)}
+        questions, table = self._settled()
+        w = np.asarray(fields["w"], float)
+        _refuse_unless(len(w) == questions.builder.size, "number of parameters")
+        return {"gradient": questions.gradient(table, w)}
 
-    def _settled(self) -> tuple[Design, Shards]:
-        _refuse_unless(self.design is not None and self.table is not None, "absence; there is none yet")
-        assert self.design is not None and self.table is not None
-        return self.design, self.table
+    def _settled(self) -> tuple[evidence.Questions, Shards]:
+        _refuse_unless(self.questions is not None, "there is none yet")
+        assert self.questions is not None and self.table is not None
+        return self.questions, self.table
 
 
 class Asker(Protocol):
