@@ -61,7 +61,8 @@ def client_update(
     for `langevin`; other dynamics use the same estimate d_s + α g_s. Two calls with half of the
     numbers each do the same as one call with all of them.
     """
-    model, likelihood, f_s = rules.model, rules.likelihood, client.prob
+    model, likelihood = rules.model, rules.likelihood
+    inverse = 1 / client.prob  # 1/f_s, divided once a visit
     scale = (client.size / rules.batch_size).astype(state.theta.dtype)  # N_s/m
 
     def fetch(index: Int[Array, " m"]) -> tuple[Row, Array | None, Array | None]:
@@ -79,7 +80,7 @@ def client_update(
         batch, w, offset = minibatch if ahead else fetch(minibatch)
         # d_s ← ∇log p(θ) + (1/f_s) (N_s/m) ∇log p(x_s^(m) | θ)
         likelihood_gradient = likelihood.gradient(model, state.theta, batch, scale, offset, w)
-        d_s = model.grad_log_prior(state.theta) + likelihood_gradient / f_s
+        d_s = model.grad_log_prior(state.theta) + inverse * likelihood_gradient
         # g_s ← −(1/f_s) ∇log q_s(θ) + ∇log q(θ)
         g_s = client.conducive.grad_log(state.theta)
         # θ_{t+1} ← θ_t + (h_t/2)(d_s + g_s) + η_t
@@ -111,8 +112,9 @@ def draw_rows(client: Client, row_bits: UInt32[Array, "T m"]) -> Int[Array, "T m
 
 
 def take(rows: Row, index: Int[Array, ...]) -> Row:
-    """Fetch rows; the index is in bounds by construction."""
-    return jax.tree.map(lambda leaf: leaf.at[index].get(mode="promise_in_bounds"), rows)
+    """Fetch rows; the index is in bounds by construction, so nothing is checked or wrapped."""
+    fetch = lambda leaf: leaf.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False)  # noqa: E731
+    return jax.tree.map(fetch, rows)
 
 
 def _fits_in_cache(rows: Row, m: int) -> bool:
