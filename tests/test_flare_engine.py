@@ -417,7 +417,7 @@ def test_what_may_leave_a_site_is_this_list():
             "sds": "f[K]",
         },
         "alone": {"mean": "f[P]?", "sd": "f[P]?"},
-        "pull": {"gradient": "f[1,D]"},
+        "pull": {"gradient": "f[1,D]", "curvature": "f[1,D,D]"},
         "hello": {"rows": "whole", "columns": "words", "data": "word", "software": "word"},
         "all_clients": {"value": "f[1]", "gradient": "f[1,d]", "curvature": "f[1,d]|f[1,d,d]?"},
         "mean_derivatives": {"gradient": "f[1,d]", "curvature": "f[1,d,d]"},

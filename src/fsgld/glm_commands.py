@@ -148,7 +148,7 @@ def print_summary(result: Result) -> None:
 
 def _run(model: Glm, out: Path, seed: int, chains: int) -> Result:
     """Sample with a checkpoint beside the result; Ctrl-C says how to go on."""
-    from fsgld.glm.evidence import Here, gather_evidence
+    from fsgld.glm.evidence import Here, add_evidence
     from fsgld.sample import sample
 
     folder = _checkpoint(out)
@@ -160,7 +160,7 @@ def _run(model: Glm, out: Path, seed: int, chains: int) -> Result:
             typer.echo(f"\nstopped; what is done is in {folder}: give the same command again to go on", err=True)
             raise typer.Exit(130) from None
         result = model.in_units(found)
-        result.settings["glm"] |= gather_evidence(model.design, found.draws, seed, Here(model.design, model.shards))
+        add_evidence(result, model.design, found.draws, Here(model.design, model.shards))
     return result
 
 

@@ -1,7 +1,7 @@
 """What a report shows beside the posterior: predictive checks, each site alone, each site's pull.
 
 A site answers three questions about its rows, with sums or fits: `outcomes` (histograms, means and sds of its outcome
-and of replicated ones), `alone` (its own fit), `gradient`. `gather_evidence` puts the answers together; who is asked
+and of replicated ones), `alone` (its own fit), `slopes`. `gather_evidence` puts the answers together; who is asked
 is a `Witness`: `Here` for rows in this process, `fsgld.glm.remote` for sites elsewhere.
 """
 
@@ -21,6 +21,7 @@ from fsgld.errors import InputError
 from fsgld.glm.build import Builder, build
 from fsgld.glm.design import Design
 from fsgld.model import Model
+from fsgld.results import Result
 from fsgld.shards import Shards, gather
 
 DRAWS, ROWS, BINS = 200, 2000, 20
@@ -47,8 +48,16 @@ class Witness(Protocol):
     def alone(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Ask for `alone`."""
 
-    def gradient(self, w: np.ndarray) -> dict[str, np.ndarray]:
-        """Ask for `gradient`."""
+    def slopes(self, w: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Ask for `slopes`."""
+
+
+def add_evidence(result: Result, design: Design, draws: Any, witness: Witness) -> None:
+    """Put all of it into a result's settings: beside the design, and each site's share of the information."""
+    found = gather_evidence(design, draws, int(result.settings.get("seed", 0)), witness)
+    if shares := found.pop("shares", None):
+        result.settings["shares"] = shares
+    result.settings["glm"] |= found
 
 
 def gather_evidence(design: Design, draws: Any, seed: int, witness: Witness) -> dict[str, Any]:
@@ -59,11 +68,15 @@ def gather_evidence(design: Design, draws: Any, seed: int, witness: Witness) -> 
     if not len(w):
         return {}
     some = w[np.linspace(0, len(w) - 1, min(DRAWS, len(w))).astype(int)]
-    found = {
+    found: dict[str, Any] = {
         "check": _merge(choose_edges(design), witness.outcomes(some, seed)),
         "alone": _in_units(design, witness.alone()),
     }
-    return found | {"pull": _pulls(builder, w, witness.gradient(w.mean(0)))}
+    covariance, slopes = np.atleast_2d(np.cov(w.T)), witness.slopes(w.mean(0))
+    found["pull"] = _pulls(builder, covariance, slopes)
+    if set(slopes) == set(design.sites):
+        found["shares"] = _shares(covariance, [slopes[site][1] for site in design.sites])
+    return found
 
 
 class Questions:
@@ -102,9 +115,10 @@ class Questions:
         inside = slice(k, k + len(self.own.coefficients))
         return np.asarray(mode.theta, float)[inside], np.sqrt(np.diag(covariance))[inside]
 
-    def gradient(self, table: Shards, w: np.ndarray) -> np.ndarray:
-        """Give the gradient of every site's log-likelihood at w."""
-        return np.asarray(all_clients(self.flat, jnp.asarray(w, jnp.result_type(float)), table)[1], float)
+    def slopes(self, table: Shards, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Give gradient and −Hessian of every site's log-likelihood at w."""
+        _, G, H = all_clients(self.flat, jnp.asarray(w, jnp.result_type(float)), table, "dense")
+        return np.asarray(G, float), np.asarray(H, float)
 
     def _simulate(self, key: Any, rows: Any, w: Any) -> Any:
         """Simulate all rows' outcomes, once for each draw."""
@@ -128,9 +142,9 @@ class Here:
         answers = {name: self.questions.alone(self.all, s) for s, name in enumerate(self.all.names)}
         return {name: answer for name, answer in answers.items() if answer is not None}
 
-    def gradient(self, w: np.ndarray) -> dict[str, np.ndarray]:
+    def slopes(self, w: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Ask all sites at once."""
-        return dict(zip(self.all.names, self.questions.gradient(self.all, w), strict=True))
+        return dict(zip(self.all.names, zip(*self.questions.slopes(self.all, w), strict=True), strict=True))
 
 
 def withhold(counts: np.ndarray, least: int) -> np.ndarray:
@@ -187,14 +201,19 @@ def _in_units(design: Design, answers: dict[str, tuple[np.ndarray, np.ndarray]])
     }
 
 
-def _pulls(builder: Builder, w: np.ndarray, answers: dict[str, np.ndarray]) -> dict[str, Any]:
+def _shares(covariance: np.ndarray, curvatures: list[np.ndarray]) -> list[float]:
+    """Give tr(Cov H_s)/Σ tr(Cov H_s): each site's part in what the data say."""
+    traces = np.array([float(np.sum(covariance * H)) for H in curvatures])
+    return (traces / traces.sum()).tolist() if traces.sum() > 0 else []
+
+
+def _pulls(builder: Builder, covariance: np.ndarray, answers: dict[str, Any]) -> dict[str, Any]:
     """Say by how many posterior sds each site's rows pull each coefficient: (Cov G_s)_j/sd_j at the posterior mean.
 
     Over all sites and the prior they add up to about 0; large ones of opposite sign say that sites disagree.
     """
-    covariance = np.atleast_2d(np.cov(w.T))
     k, columns, sd = builder.intercepts, builder.design.columns, np.sqrt(np.diag(covariance))
-    pull = {name: G @ covariance / sd for name, G in answers.items()}
+    pull = {name: G @ covariance / sd for name, (G, _) in answers.items()}
     return {name: {c: float(each[k + j]) for j, c in enumerate(columns)} for name, each in pull.items()}
 
 

@@ -20,7 +20,7 @@ from fsgld.glm import settle
 from fsgld.glm.agree import complete
 from fsgld.glm.build import build
 from fsgld.glm.design import Design, Rows
-from fsgld.glm.evidence import gather_evidence
+from fsgld.glm.evidence import add_evidence
 from fsgld.glm.priors import parse_prior
 from fsgld.glm.remote import Asker, Desk, Remote
 from fsgld.glm.sites import as_table
@@ -126,10 +126,10 @@ class Agreement:
         """Give settings for `fsgld.sample`."""
         return settle.options(Design.from_json(content))
 
-    def evidence(self, content: dict[str, Any], result: Result, ask: Asker) -> dict[str, Any]:
-        """Ask for what a report shows beside the posterior."""
-        seed = int(result.settings.get("seed", 0))
-        return gather_evidence(Design.from_json(content), result.draws, seed, Remote(ask))
+    def evidence(self, about: dict[str, Any], result: Result, ask: Asker) -> None:
+        """Add what was settled, and ask for what a report shows beside the posterior."""
+        result.settings["glm"] = dict(about)
+        add_evidence(result, Design.from_json(about["design"]), result.draws, Remote(ask))
 
     def finish(self, result: Result) -> Result:
         """Give parameters by name and in the user's units."""

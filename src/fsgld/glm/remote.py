@@ -139,7 +139,8 @@ class Desk:
         questions, table = self._settled()
         w = np.asarray(fields["w"], float)
         _refuse_unless(len(w) == questions.builder.size, "number of parameters")
-        return {"gradient": questions.gradient(table, w)}
+        G, H = questions.slopes(table, w)
+        return {"gradient": G, "curvature": H}
 
     def _settled(self) -> tuple[evidence.Questions, Shards]:
         _refuse_unless(self.questions is not None, "there is none yet")
@@ -197,9 +198,10 @@ class Remote:
         answers = self.ask.some("alone", {})
         return {site: (given["mean"], given["sd"]) for site, given in answers.items() if "mean" in given}
 
-    def gradient(self, w: np.ndarray) -> dict[str, np.ndarray]:
-        """Ask for gradients."""
-        return {site: given["gradient"][0] for site, given in self.ask.some("pull", {"w": w}).items()}
+    def slopes(self, w: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Ask for gradients and curvatures."""
+        answers = self.ask.some("pull", {"w": w})
+        return {site: (given["gradient"][0], given["curvature"][0]) for site, given in answers.items()}
 
 
 def _summary(design: Design, site: str, given: Fields) -> Summary:

@@ -161,16 +161,17 @@ def _check(check: dict[str, Any] | None) -> dict[str, Any] | None:
         if not one["replicated_mean"][0] <= one["mean"] <= one["replicated_mean"][2]
     ]  # fmt: skip
     low, _, high = check["replicated"]
-    bins = sum(not lo <= seen <= hi for lo, seen, hi in zip(low, check["observed"], high, strict=True))
+    bars = [(lo, seen, hi) for lo, seen, hi in zip(low, check["observed"], high, strict=True) if seen is not None]
+    bins = sum(not lo <= seen <= hi for lo, seen, hi in bars)
     sentence = "Yes: every bar, and every site's mean outcome, lies within what 94 % of replications by the model give."
     if bins or outside:
         sentence = (
-            f"{bins} of {len(low)} bars and the mean outcomes of {len(outside)} of {len(check['sites'])} sites"
+            f"{bins} of {len(bars)} bars and the mean outcomes of {len(outside)} of {len(check['sites'])} sites"
             f"{' (' + words.listing(outside) + ')' if outside else ''} lie outside what 94 % of replications by the"
             " model give; 6 % would by chance."
         )
     sites = [one | {"site": plain(one["site"], 24)} for one in check["sites"]][:40]
-    return check | {"sentence": sentence, "sites": sites}
+    return check | {"sentence": sentence, "sites": sites, "withheld": len(low) - len(bars), "open_ends": len(low) > 2}
 
 
 def _traces(names: tuple[str, ...], whole: np.ndarray, summary: Any) -> list[tuple[str, np.ndarray]]:

@@ -154,7 +154,8 @@ def _bars(check: dict[str, Any]) -> Drawing:
         axes = figure.subplots()
         edges, (low, middle, high) = np.array(check["edges"]), np.array(check["replicated"], float)
         centre, width = (edges[1:] + edges[:-1]) / 2, np.diff(edges)
-        axes.bar(centre, check["observed"], 0.86 * width, color=COLOUR["band"], label="observed")
+        observed = np.array(check["observed"], float)  # NaN where a site withholds a count
+        axes.bar(centre, observed, 0.86 * width, color=COLOUR["band"], label="observed")
         axes.errorbar(
             centre, middle, [middle - low, high - middle], fmt="o", color=COLOUR["accent"], markersize=3.5,
             linewidth=1.6, label="replicated, 94 %",
@@ -165,7 +166,7 @@ def _bars(check: dict[str, Any]) -> Drawing:
             axes.set_xticks(centre, [f"{x:.0f}" for x in centre])
         axes.grid(axis="y", color=COLOUR["grid"], linewidth=0.6)
         axes.set_axisbelow(True)
-        axes.set_ylim(0, 1.22 * max(high.max(), max(check["observed"]), 1))
+        axes.set_ylim(0, 1.22 * max(high.max(), np.nanmax([*observed, 1])))
         axes.legend(frameon=False, loc="upper center", ncols=2, fontsize=8, handlelength=1.2)
 
     return (WIDTH, 2.3), fill

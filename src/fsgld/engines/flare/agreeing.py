@@ -96,4 +96,4 @@ def add_evidence(study: Study, about: dict[str, Any], result: Result, post: Post
     if about:
         ask = Asker(study, post)
         ask.sites = tuple(site for site in study.sites if site in there)
-        result.settings["glm"] = about | study.agreement.evidence(about["design"], result, ask)
+        study.agreement.evidence(about, result, ask)

@@ -82,7 +82,7 @@ REPLIES: dict[str, dict[str, str]] = {
         "sds": "f[K]",
     },
     "alone": {"mean": "f[P]?", "sd": "f[P]?"},
-    "pull": {"gradient": "f[1,D]"},
+    "pull": {"gradient": "f[1,D]", "curvature": "f[1,D,D]"},
     "hello": {"rows": "whole", "columns": "words", "data": "word", "software": "word"},
     "all_clients": {"value": "f[1]", "gradient": "f[1,d]", "curvature": "f[1,d]|f[1,d,d]?"},
     "mean_derivatives": {"gradient": "f[1,d]", "curvature": "f[1,d,d]"},
