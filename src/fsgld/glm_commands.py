@@ -63,7 +63,6 @@ def glm(
             )
             return
         from fsgld.glm import glm as make
-        from fsgld.glm.agree import words
 
         _check_out(out)
         names = _site_names(files)
@@ -71,10 +70,7 @@ def glm(
             formula, family, dict(zip(names, files, strict=True)), site_effects=site_effects, trials=trials,
             offset=offset, priors=_priors(prior or []), skip=skip_unusable,
         )  # fmt: skip
-        for line in model.sites:
-            typer.echo(words(line))
-        for name, text in (model.design.priors or {}).items():
-            typer.echo(f"prior: {name} ~ {_short(text)}")
+        print_agreed(model.sites, model.design.priors or {})
         result = _run(model, out, seed, 4 if chains is None else chains)
         result.save(out)
         shutil.rmtree(_checkpoint(out), ignore_errors=True)
@@ -119,6 +115,16 @@ def predict(
             typer.echo(f"{found.left_out} rows have missing predictors and no prediction", err=True)
         if found.scores:
             typer.echo(", ".join(f"{name} {value:.4g}" for name, value in found.scores.items()), err=True)
+
+
+def print_agreed(sites: list[dict[str, Any]], priors: dict[str, str]) -> None:
+    """Print what happened to each site's rows, and every prior."""
+    from fsgld.glm.agree import words
+
+    for line in sites:
+        typer.echo(words(line))
+    for name, text in priors.items():
+        typer.echo(f"prior: {name} ~ {_short(text)}")
 
 
 def print_summary(result: Result) -> None:

@@ -60,7 +60,13 @@ def run(folder: Folder) -> None:
         from fsgld.engines.flare import commands
 
         result = commands.travel(folder)
-        print(result.summary())
+        if about := result.settings.get("glm"):
+            from fsgld.glm_commands import print_agreed, print_summary
+
+            print_agreed(about["sites"], about["design"]["priors"])
+            print_summary(result)
+        else:
+            print(result.summary())
         for name, row in result.settings["federation"]["sites"].items():
             print(f"{name}: {', '.join(f'{what} {value:g}' for what, value in row.items())}")
         print(f"wrote {folder / 'result.npz'}")
