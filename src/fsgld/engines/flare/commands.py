@@ -67,10 +67,10 @@ def coordinate(folder: Path, say: Say = say) -> None:
     for kit in kits.provision(study):
         say(f"kit for {kit.name}: {kit}")
     server = study.folder / "coordinator" / "server"
-    say(f"serving {study.name} on {study.host}:{study.port}; give each site its kit, then: fsgld run {folder}")
     program = Program("server", server, {"org": "centre"}, {STUDY: str(study.folder)})
     stopped = until_signal()
     wait_for_port(study.port, PORT_SECONDS, say)
+    say(f"serving {study.name} on {study.host}:{study.port}; give each site its kit, then: fsgld run {folder}")
     program.keep(stopped, say)
     say("stopped")
 
