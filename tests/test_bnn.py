@@ -48,7 +48,7 @@ def test_the_printed_step_overflows_in_the_first_round():
 
 
 def test_the_untouched_default_refuses_a_network_in_words():
-    parts = bnn_model.split(bnn_model.generated(2000), 0.5, 3, 100, 200, seed=0)
+    parts = bnn_model.split(bnn_model.generated(2000), 0.5, 3, 40, 200, seed=0)
     with pytest.raises(InputError, match=r"no mode was found .* \(a network's has many\).* surrogates of your own"):
         fsgld.sample(bnn_model.network(18, hidden=(3,)), parts.shards)
     with pytest.raises(InputError, match="at most 1000 parameters"):  # Covertype's
