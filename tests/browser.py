@@ -33,20 +33,22 @@ def find_chromium():
 
 
 def _install():
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "timeout": 240}
+    """Install Debian's; what goes wrong is said in one line, with what to do."""
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "timeout": 400}
     settings = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    command = ["apt-get", "install", "--yes", "--no-install-recommends", "chromium", "fonts-dejavu-core"]
+    apt = ["apt-get", "--option", "DPkg::Lock::Timeout=120", "--yes"]  # another apt may be at work
+    command = [*apt, "install", "--no-install-recommends", "chromium", "fonts-dejavu-core"]
     try:
         done = subprocess.run(command, env=settings, **quiet)
         if done.returncode:  # the lists of packages may be old, or not there
-            subprocess.run(["apt-get", "update"], env=settings, **quiet)
+            subprocess.run([*apt, "update"], env=settings, **quiet)
             done = subprocess.run(command, env=settings, **quiet)
-        why = done.stderr.strip()[-300:]
+        why = " ".join(line for line in done.stderr.splitlines() if line.startswith("E:"))[:300] or "apt-get failed"
     except subprocess.TimeoutExpired as error:
-        why = str(error)
+        why = f"apt-get took longer than {error.timeout:.0f} seconds"
     if found := shutil.which("chromium"):
         return found
-    pytest.skip(f"Chromium could not be installed: {why}")
+    pytest.skip(f"Chromium could not be installed ({why}); install it yourself: apt-get install chromium")
 
 
 class Browser:
