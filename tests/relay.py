@@ -8,11 +8,11 @@ import time
 
 
 class Sniffer:
-    """Records all packets on the loopback interface; only the super-user may."""
+    """Records all packets on the loopback interface; others than the super-user get a PermissionError."""
 
     def __init__(self, file):
-        self.file, self.stopped = file.open("wb"), False
         self.ear = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+        self.file, self.stopped = file.open("wb"), False
         self.ear.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**23)
         self.ear.bind(("lo", 0))
         self.ear.settimeout(0.5)
