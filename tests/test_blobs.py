@@ -107,7 +107,8 @@ def test_stationary_variance_equals_brute_force(kind):
 @pytest.mark.slow
 def test_quick_run_follows_the_law_of_every_method():
     quick = blobs.Settings.quick()
-    *runs, ours = blobs.run(quick).runs
+    outcome = blobs.run(quick)
+    *runs, ours = outcome.runs
     (variate,) = blobs.run(replace(quick, methods=(blobs.VARIATE,), local_steps=(1000,))).runs
     assert [(r.method, r.local_steps) for r in runs] == [
         (method, steps) for method in ("DSGLD", "FSGLD") for steps in (1, 1000)
@@ -126,6 +127,8 @@ def test_quick_run_follows_the_law_of_every_method():
     assert dsgld[1].mean_error_mcse > 5 * dsgld[0].mean_error_mcse
     assert without[1].variance_ratio == pytest.approx(without[0].variance_ratio, rel=0.1)
     assert 1 < variate.variance_ratio < 1.15
+    assert any("plateau" in line.paper for line in blobs.compare(outcome, outcome))
+    assert set(blobs_plot.draw(outcome, outcome)) == {"blobs", "mse"}
 
 
 def test_settings_are_the_papers():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fsgld import data
-from fsgld.experiments import bounds, regression, reproduce, variance
+from fsgld.experiments import bounds, bounds_plot, regression, regression_plot, reproduce, variance
 from fsgld.experiments.reproduce import markdown, plus_minus, pm
 
 
@@ -42,6 +42,8 @@ def test_bounds_figure_4():
     assert fsgld_.variance == pytest.approx(fsgld_.claimed, rel=1e-3)
     assert dsgld.variance > 5 * dsgld.claimed
     assert variate.variance < 1e-3
+    assert len(bounds.compare(literal, corrected)) == 8
+    assert set(bounds_plot.draw(literal, corrected)) == {"bounds"}
 
 
 def needs(*names):
@@ -75,6 +77,10 @@ def test_regression_appendix_f1():
         unstable = run.dataset == "superconductivity"
         assert (run.largest_step < 1e-5) == unstable
         assert run.diverged == (5 if unstable else 0)
+    lines = regression.compare(literal, corrected)
+    assert ("; 0 of 20 " in lines[0].literal, "; 20 of 20 " in lines[1].literal) == (True, True)
+    assert len(lines) == 2 + 4
+    assert set(regression_plot.draw(literal, corrected)) == {"regression"}
 
 
 def test_test_error_is_what_it_says():
