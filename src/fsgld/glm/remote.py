@@ -17,7 +17,7 @@ from fsgld.errors import InputError
 from fsgld.glm import agree, evidence
 from fsgld.glm.agree import Summary
 from fsgld.glm.build import build, choose_priors
-from fsgld.glm.design import Design
+from fsgld.glm.design import Design, where
 from fsgld.glm.evidence import Outcomes
 from fsgld.shards import Shards
 
@@ -42,7 +42,8 @@ class Desk:
         )
         self.summary = agree.describe(table, design, name, least)
         if self.summary["kinds"].get(design.parsed.outcome) != "text":  # tell the owner before anybody asks
-            design.observed(agree.complete(table, design.parsed.variables, name), name)
+            y = design.observed(agree.complete(table, design.parsed.variables, name), name)
+            agree.check_outcome(y, design, where(table, name), least)
         self.questions: evidence.Questions | None = None
         self.table: Shards | None = None
         self.answers: dict[str, Callable[[Fields], Fields]] = {

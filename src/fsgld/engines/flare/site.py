@@ -93,6 +93,10 @@ class Site:
     def _open_desk(self) -> None:
         """Answer questions about a table until sites have settled on its columns; recall what they settled on."""
         self.desk = self.begun.agreement.desk(self.name, self.begun.sites, self.file, self.limits.min_count)
+        if self.desk.rows < self.limits.min_rows:
+            raise InputError(
+                f"{self.desk.rows} complete rows are fewer than min_rows = {self.limits.min_rows} in limits.toml"
+            )
         for kind, answer in self.desk.answers.items():
             self._handlers[kind] = partial(self._ask_desk, answer)
         self._handlers["design"] = self._design
