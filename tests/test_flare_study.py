@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -219,6 +220,7 @@ def test_what_cannot_travel_is_refused_before_anything_is_sent(tmp_path, setting
     for command in ("coordinator", "run"):
         done = CliRunner().invoke(app, [command, str(tmp_path)])
         assert done.exit_code == 2 and not (tmp_path / "coordinator").exists()
+        assert re.sub(r"\s+", " ", message)[:30] in re.sub(r"[│\s]+", " ", done.output)
 
 
 def test_a_site_says_whether_it_is_connected_and_gives_up(tmp_path):

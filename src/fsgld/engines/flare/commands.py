@@ -93,6 +93,7 @@ def serve_site(kit: Path, data: Path, say: Say = say) -> None:
 def travel(folder: Path, say: Say = say) -> Result:
     """Run a study across its sites; progress on the screen."""
     study = Study.read(folder)
+    arguments(study)
     if not (study.folder / "coordinator" / "admin").is_dir():
         raise InputError(f"{folder} has no kits yet; start fsgld coordinator {folder} first")
     patience = study.patience
