@@ -104,6 +104,15 @@ def test_a_glm_has_every_section(text):
     assert "<img" not in text and "<script" not in text
 
 
+def test_bars_that_a_site_withholds_are_not_judged():
+    result = glm_result()
+    check = result.settings["glm"]["check"]
+    check |= {"edges": [0, 1, 2, 3], "observed": [None, 25, 7], "replicated": [[9, 20, 1], [9, 26, 2], [9, 30, 3]]}
+    said = " ".join(" ".join(Outline(render(result)).said).split())
+    assert "1 of 2 bars and" in said and "1 of 3 bars are not shown and not judged" in said
+    assert "The first and the last bar take all that lies beyond" in said
+
+
 def test_what_is_drawn_takes_its_colours_from_the_page(text):
     drawn = "".join(re.findall(r"<svg.*?</svg>", text, re.S))
     assert "var(--accent)" in drawn and "var(--c4)" in drawn

@@ -98,7 +98,7 @@ def what_left(result: Result) -> dict[str, Any]:
         kinds.append(("Residuals and mini-batch noise at probes", f"{3 * PROBES * d + 1:,} sums at most", "once"))
     kinds.append(("The chain's position and its kept draws", f"{d:,} numbers a draw", "every visit"))
     if about.get("check"):
-        kinds.append(("For this report", "a histogram of outcomes, means and sds of outcomes, its own fit, a gradient",
+        kinds.append(("For this report", "a histogram, means and sds of outcomes; its own fit; gradient, curvature",
                       "once"))  # fmt: skip
     visits = np.bincount(result.visited.ravel(), minlength=len(result.clients))
     sent = (given.get("federation") or {}).get("sites") or {}

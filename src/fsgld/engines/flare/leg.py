@@ -105,6 +105,7 @@ class Progress:
 
     def __init__(self, folder: Path, study: Study) -> None:
         self.folder, self.away, self.written, self.round, self.moving = folder, dict[str, str](), 0.0, 0, False
+        self.took = 0.0
         self.sites, self.thetas = study.sites, [_draws(file) for file in sorted(folder.glob("checkpoint/calls/*.npz"))]
 
     def hear(self, news: dict[str, Any]) -> None:
@@ -118,12 +119,12 @@ class Progress:
             self.thetas.append(news["theta"][:, None])
             self.away = {site: self.away.get(site, "not connected")
                          for site, there in zip(self.sites, news["there"], strict=True) if not there}  # fmt: skip
-        if time.monotonic() > self.written + 1 or "theta" not in news:
+        if time.monotonic() > self.written + max(1.0, 10 * self.took) or "theta" not in news:
             self.finish()
 
     def finish(self) -> None:
-        """Write down where the run is."""
-        self.written = time.monotonic()
+        """Write down where the run is; long runs take longer to sum up, so it is done less often."""
+        begin = time.monotonic()
         draws = [theta for theta in self.thetas if theta.shape[1]]
         rhat = ess = None
         if draws and len(draws) >= 8:
@@ -140,6 +141,8 @@ class Progress:
             "pid": os.getpid(),
         }
         _write(self.folder / "progress.json", facts)
+        self.written = time.monotonic()
+        self.took = self.written - begin
 
 
 def read_json(file: Path) -> dict[str, Any]:
