@@ -8,7 +8,9 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -20,6 +22,7 @@ from flare_problem import NAMES, columns, toml, write_study
 from fsgld import study as studies
 from fsgld.cli import app
 from fsgld.engines.flare import journey, kits, processes
+from fsgld.engines.flare.collab import Doorkeeper
 from fsgld.engines.flare.journey import Journey, silence
 from fsgld.engines.flare.leg import arguments, run_folder
 from fsgld.engines.flare.processes import Contact, Program, wait_for_port
@@ -269,3 +272,26 @@ def test_a_leg_without_a_sign_of_life_is_given_up(tmp_path, monkeypatch):
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(fsgld.InputError, match="no sign of life for 1 s"):
             Journey(study, print, lambda progress: None)._watch()
+
+
+@pytest.mark.parametrize("claimed", ["south", "east"])
+def test_a_stranger_with_a_certificate_is_refused_whatever_name_it_claims(tmp_path, monkeypatch, claimed):
+    from nvflare.apis.client import Client
+    from nvflare.apis.event_type import EventType
+    from nvflare.apis.fl_exception import NotAuthenticated
+    from nvflare.private.fed.server.client_manager import ClientManager
+
+    monkeypatch.setenv(processes.STUDY, str(write_study(tmp_path).folder))
+    manager = ClientManager(project_name="small")
+    context = SimpleNamespace(
+        get_prop=lambda name: "regular",
+        get_peer_context=lambda: SimpleNamespace(get_identity_name=lambda: claimed),
+        get_engine=lambda: SimpleNamespace(client_manager=manager),
+    )
+    door = Doorkeeper()
+    with pytest.raises(NotAuthenticated, match="'south' is not a site") if claimed == "south" else nullcontext():
+        door.handle_event(EventType.CLIENT_REGISTER_RECEIVED, context)
+    manager.clients = {"t1": Client("east", "t1"), "t2": Client("south", "t2")}
+    door.handle_event(EventType.CLIENT_REGISTER_PROCESSED, context)
+    assert [client.name for client in manager.get_clients().values()] == ["east"]
+    assert manager.is_client_disabled("south") and not manager.is_client_disabled("east")

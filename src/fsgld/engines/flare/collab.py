@@ -21,6 +21,7 @@ from fsgld.engines.flare.processes import DATA, KIT, STUDY, keep_programs
 from fsgld.watched import watch_parent
 
 ABORT_SECONDS = 3.0
+STRANGER = "{!r} is not a site of this study"
 
 
 class Coordinator:
@@ -67,15 +68,19 @@ class Doorkeeper(FLComponent):  # type: ignore[misc]
     """Stands at the FLARE server: who has a certificate, but is not on the study's list, is refused and logged."""
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
-        """Look at a site that asks to join; its certificate is checked after this."""
-        if event_type != EventType.CLIENT_REGISTER_RECEIVED or fl_ctx.get_prop(FLContextKey.CLIENT_TYPE) == "admin":
-            return
+        """Look at a site when it asks to join, and once more, by its certificate's name, when FLARE has let it in."""
         from fsgld.study import Study
 
-        peer, sites = fl_ctx.get_peer_context(), Study.read(os.environ[STUDY]).sites
-        name = peer.get_identity_name() if peer else None
-        if name not in sites:
-            raise NotAuthenticated(f"{str(name)[:60]!r} is not a site of this study")
+        if event_type == EventType.CLIENT_REGISTER_RECEIVED and fl_ctx.get_prop(FLContextKey.CLIENT_TYPE) != "admin":
+            peer = fl_ctx.get_peer_context()
+            name = peer.get_identity_name() if peer else None
+            if name not in Study.read(os.environ[STUDY]).sites:
+                raise NotAuthenticated(STRANGER.format(str(name)[:60]))
+        if event_type == EventType.CLIENT_REGISTER_PROCESSED:
+            manager, sites = fl_ctx.get_engine().client_manager, Study.read(os.environ[STUDY]).sites
+            for name in {client.name for client in manager.get_clients().values()} - set(sites):
+                manager.disable_client(name)
+                self.logger.error(f"Failed to authenticate the register_client: {STRANGER.format(name)}")
 
 
 class Member:
