@@ -204,7 +204,10 @@ def test_a_formula_from_the_first_command_to_the_report_with_real_processes(tmp_
     file = folder / "study.toml"
     text = file.read_text().split("[until]")[0].replace("port = 8002", f"port = {demo._free_port()}")
     file.write_text(text.replace("[sampling]", "[sampling]\nrounds = 60"))
-    result = demo.federate(Study.read(folder), tmp_path, capture_output=True, text=True)
+    with (tmp_path / "run.out").open("w") as out:
+        result = demo.federate(Study.read(folder), tmp_path, stdout=out, stderr=out)
+    printed = (tmp_path / "run.out").read_text()
+    assert all(word in printed for word in ("north: 64 rows", "prior: x ~ normal(0, ", "Intercept[west]")), printed
     files = {name: tmp_path / f"{name}.csv" for name in NAMES}
     made = glm("ill ~ x + g", "bernoulli", files, site_effects="separate")
     inner = fsgld.sample(made.model, made.shards, rounds=60, chains=8, **made.options)

@@ -63,6 +63,7 @@ def glm(
             )
             return
         from fsgld.glm import glm as make
+        from fsgld.glm.agree import said
 
         _check_out(out)
         names = _site_names(files)
@@ -70,7 +71,8 @@ def glm(
             formula, family, dict(zip(names, files, strict=True)), site_effects=site_effects, trials=trials,
             offset=offset, priors=_priors(prior or []), skip=skip_unusable,
         )  # fmt: skip
-        print_agreed(model.sites, model.design.priors or {})
+        for line in said(model.sites, model.design.priors or {}):
+            typer.echo(line)
         result = _run(model, out, seed, 4 if chains is None else chains)
         result.save(out)
         shutil.rmtree(_checkpoint(out), ignore_errors=True)
@@ -115,16 +117,6 @@ def predict(
             typer.echo(f"{found.left_out} rows have missing predictors and no prediction", err=True)
         if found.scores:
             typer.echo(", ".join(f"{name} {value:.4g}" for name, value in found.scores.items()), err=True)
-
-
-def print_agreed(sites: list[dict[str, Any]], priors: dict[str, str]) -> None:
-    """Print what happened to each site's rows, and every prior."""
-    from fsgld.glm.agree import words
-
-    for line in sites:
-        typer.echo(words(line))
-    for name, text in priors.items():
-        typer.echo(f"prior: {name} ~ {_short(text)}")
 
 
 def print_summary(result: Result) -> None:
@@ -230,9 +222,3 @@ def _priors(texts: list[str]) -> dict[str, Any]:
             raise InputError(f'--prior must read "name=normal(0, 1)"; got {text!r}')
     pairs = [text.rsplit("=", 1) for text in texts]
     return {name.strip(): prior.strip() for name, prior in pairs}
-
-
-def _short(prior: str) -> str:
-    """Shorten the numbers of a prior for reading."""
-    name, _, numbers = prior.rstrip(")").partition("(")
-    return f"{name}({', '.join(f'{float(number):.4g}' for number in numbers.split(','))})"

@@ -60,10 +60,9 @@ def run(folder: Folder) -> None:
         from fsgld.engines.flare import commands
 
         result = commands.travel(folder)
-        if about := result.settings.get("glm"):
-            from fsgld.glm_commands import print_agreed, print_summary
+        if "glm" in result.settings:
+            from fsgld.glm_commands import print_summary
 
-            print_agreed(about["sites"], about["design"]["priors"])
             print_summary(result)
         else:
             print(result.summary())

@@ -9,7 +9,7 @@ column of the design that so few rows have; such a count cannot be withheld, sin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ import pandas as pd
 
 from fsgld.errors import InputError, brief
 from fsgld.glm.design import Design, _is_text, where
+from fsgld.glm.priors import parse_prior
 
 MOST_LEVELS = 200
 Summary = dict[str, Any]
@@ -183,6 +184,12 @@ def words(line: Summary) -> str:
     if line["constant_columns"]:
         parts.append(f"constant here: {', '.join(line['constant_columns'][:6])}")
     return f"{line['site']}: {'; '.join(parts)}"
+
+
+def said(sites: Sequence[Summary], priors: Mapping[str, str]) -> list[str]:
+    """Say what happened to each site's rows, and every prior."""
+    named = [f"prior: {name} ~ {parse_prior(text, None, name)}" for name, text in priors.items()]
+    return [*map(words, sites), *named]
 
 
 def merge(parts: Sequence[Sequence[float]]) -> tuple[float, float, float]:

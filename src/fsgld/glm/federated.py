@@ -17,7 +17,7 @@ import pandas as pd
 
 from fsgld.errors import InputError, brief
 from fsgld.glm import settle
-from fsgld.glm.agree import complete
+from fsgld.glm.agree import complete, said
 from fsgld.glm.build import build
 from fsgld.glm.design import Design, Rows
 from fsgld.glm.evidence import add_evidence
@@ -110,6 +110,10 @@ class Agreement:
         """Settle the design with all sites; give it, and what happened to each site's rows."""
         design, sites = settle.settle(self.begin(ask.sites), self.priors, Remote(ask))
         return {"design": design.to_json(), "sites": sites}
+
+    def said(self, about: dict[str, Any]) -> list[str]:
+        """Say what was settled: what happened to each site's rows, and every prior."""
+        return said(about["sites"], about["design"]["priors"])
 
     def model(self, content: dict[str, Any]) -> Model:
         """Build the model of a design; the pilot's while a hierarchy has none yet."""

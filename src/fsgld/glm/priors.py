@@ -49,9 +49,9 @@ class Prior(NamedTuple):
         return 1 / value if self.name == "exponential" else value
 
 
-def parse_prior(text: str, positive: bool, what: str) -> Prior:
-    """Read "normal(0, 2.5)"; for positive parameters half_normal, half_t or exponential."""
-    kinds = POSITIVE if positive else REAL
+def parse_prior(text: str, positive: bool | None, what: str) -> Prior:
+    """Read "normal(0, 2.5)"; for positive parameters half_normal, half_t or exponential; any of them for None."""
+    kinds = REAL | POSITIVE if positive is None else POSITIVE if positive else REAL
     found = re.fullmatch(r"\s*([a-z_]+)\s*\(([^()]*)\)\s*", str(text))
     name = found.group(1) if found else ""
     choices = ", ".join(f"{kind}({', '.join(arguments)})" for kind, arguments in kinds.items())

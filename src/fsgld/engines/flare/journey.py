@@ -43,7 +43,7 @@ class Journey:
         self.folder = run_folder(study)
         self.session: Any = None
         self.job: str | None = None
-        self.idle, self.done = 0, -1
+        self.idle, self.done, self.agreed = 0, -1, False
         self.since: dict[str, float] = {}  # since when a site is away
         self.waits: dict[str, tuple[float, float]] = {}  # how long to wait for a site, and when a leg was ended for it
 
@@ -82,6 +82,7 @@ class Journey:
         """Follow a leg while it holds the lock; end it when a site that is away is connected again."""
         begin, limit = time.time(), silence(self.study)
         while self._held() and not self._finished():
+            self._tell_agreement()
             progress = read_json(self.folder / "progress.json")
             self.show(progress)
             if progress.get("moving"):
@@ -94,6 +95,13 @@ class Journey:
                     " coordinator); the checkpoint is kept: start fsgld coordinator again, then run again"
                 )
             time.sleep(0.5)
+
+    def _tell_agreement(self) -> None:
+        """Say what the sites have settled on, once they have."""
+        if not self.agreed and (about := read_json(self.folder / "agreed.json")):
+            self.agreed = True
+            for line in self.study.agreement.said(about):
+                self.announce(line)
 
     def _consider_returns(self, away: Collection[str]) -> None:
         """End the leg for a site that has come back; wait longer each time, if the times are close."""
