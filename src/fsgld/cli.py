@@ -73,12 +73,13 @@ def reproduce(
     with one_sentence():
         from rich.console import Console
 
-        from fsgld.experiments.reproduce import as_table
+        from fsgld.experiments.reproduce import as_table, has_repetitions
         from fsgld.experiments.reproduce import reproduce as run
 
         for each in EXPERIMENTS if name == "all" else [name]:
+            repeated = name != "all" or has_repetitions(each)
             with _progress() as announce:
-                folder, lines = run(each, out, quick=quick, seeds=seeds, announce=announce)
+                folder, lines = run(each, out, quick=quick, seeds=seeds if repeated else None, announce=announce)
             Console().print(as_table(EXPERIMENTS[each], lines))
             print(f"wrote {folder}")
 

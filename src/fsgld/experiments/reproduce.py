@@ -150,13 +150,19 @@ def plus_minus(value: float, error: float) -> str:
     return f"{value:,.{digits}f} ± {error:,.{digits}f}"
 
 
+def has_repetitions(name: str) -> bool:
+    """Say whether an experiment is repeated with several seeds; one whose numbers are exact is not."""
+    kind = import_module(f"fsgld.experiments.{name}").Settings
+    return "seeds" in {field.name for field in fields(kind)}
+
+
 def _settings(kind: Any, name: str, quick: bool, seeds: int | None) -> tuple[Any, Any]:
     """Choose the literal and the corrected settings."""
     pair = (kind.quick(literal=True), kind.quick()) if quick else (kind.paper(), kind.corrected())
     if seeds is None:
         return pair
     check_whole(2, seeds=seeds)
-    if "seeds" not in {field.name for field in fields(kind)}:
+    if not has_repetitions(name):
         raise InputError(f"{name} has no repetitions, its numbers are exact; leave --seeds out")
     return replace(pair[0], seeds=seeds), replace(pair[1], seeds=seeds)
 
