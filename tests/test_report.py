@@ -200,6 +200,7 @@ def test_convergence_is_one_sentence_that_can_say_no():
     assert "run longer" in short
     assert "do not agree" in disagree and "(sd)" in disagree
     assert agree.count(". ") == disagree.count(". ") == 0
+    assert "94 % interval" in collect(good)["lead"][0] and "this is no answer" in collect(bad)["lead"][0]
 
 
 def test_a_site_that_shares_the_coefficients_pulls_with_an_sd_of_half_at_most():

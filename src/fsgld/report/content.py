@@ -13,6 +13,7 @@ from fsgld.report.words import number, plain
 from fsgld.results import Result
 
 INTERVAL, REACH = 0.94, 1.8808  # and the normal quantile that belongs to it
+DISAGREE = 1.1  # an R-hat beyond which the draws are no answer
 MOST_PANELS, MOST_TRACES, MOST_LINES, MOST_SITES = 24, 12, 200, 12
 RATIOS = {
     "bernoulli": "odds ratio",
@@ -55,10 +56,12 @@ def collect(result: Result, pooled: Mapping[str, Any] | None = None) -> dict[str
     columns = {plain(name) for name in design.get("columns", ())}
     lines = _lines(summary, whole, design)
     coefficients = [line for line in lines if line["name"] in columns] if design else lines
+    agree = not (np.asarray(summary.columns.get("r_hat", 1.0)) > DISAGREE).any()
     return {
         "title": plain(design["formula"], 200) if design else f"A posterior of {len(names):,} parameters",
         "is_formula": bool(design), "facts": _facts(result, design), "ratio": RATIOS.get(design.get("family", "")),
-        "lead": words.lead(coefficients, bool(design)), "notes": [plain(note, 400) for note in _notes(result, summary)],
+        "lead": words.lead(coefficients, bool(design), agree),
+        "notes": [plain(note, 400) for note in _notes(result, summary)],
         "coefficients": coefficients[:MOST_LINES], "effects": _effects(lines, design),
         "others": [line for line in lines if line["name"] not in columns][:MOST_LINES] if design else [],
         "left_off": max(0, len(lines) - MOST_LINES), "pooled": bool(pooled), "alone": len(about.get("alone") or {}),

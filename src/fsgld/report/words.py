@@ -61,10 +61,12 @@ def listing(names: list[str], most: int = 6) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def lead(lines: list[dict[str, Any]], is_formula: bool) -> list[str]:
-    """Say the answer in words: which coefficients are clear of zero."""
+def lead(lines: list[dict[str, Any]], is_formula: bool, agree: bool = True) -> list[str]:
+    """Say the answer in words: which coefficients are clear of zero; not if the chains are far from agreeing."""
     if not lines:
         return ["No chain ran to the end, so there is no answer."]
+    if not agree:
+        return ["The chains do not agree yet, so this is no answer: run longer. What follows is how it stands."]
     above = [line["name"] for line in lines if line["low"] > 0]
     below = [line["name"] for line in lines if line["high"] < 0]
     rest = [line["name"] for line in lines if line["low"] <= 0 <= line["high"]]
