@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import jax
+import pytest
 from jaxtyping import install_import_hook
 
 jax.config.update("jax_enable_x64", True)
@@ -18,3 +19,12 @@ install_import_hook([f"fsgld.{name}" for name in INNER], CHECKER)
 BESIDE = Path(__file__).parents[2] / "shared" / "data"
 if BESIDE.is_dir():
     os.environ.setdefault("FSGLD_DATA", str(BESIDE))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_programs():
+    """Forget compiled programs when there are many: each has memory maps, and Linux allows a process 65,530."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.is_file() and maps.read_bytes().count(b"\n") > 20_000:
+        jax.clear_caches()

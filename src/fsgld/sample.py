@@ -145,7 +145,8 @@ def sample(
     given = dynamics if dynamics is not None or isinstance(step_size, str) else whitened(step_size)
     parts = choose_parts(model, flat, theta, table, surrogates, given, likelihood, probs)
     sizes = {"step_size": step_size, "batch_size": batch_size, "local_steps": local_steps, "rounds": rounds}
-    checked, parts = _check_first(flat, parts, table, chains, sizes, mini_batches, chosen=dynamics is None)
+    checked, parts, said = _check_first(flat, parts, table, chains, sizes, mini_batches, chosen=dynamics is None)
+    _warn(said, engine)
     if checked:
         sizes = {name: getattr(checked, name) for name in sizes}
     m, T, R = (int(usual if sizes[name] == "auto" else sizes[name]) for name, usual in USUAL.items())
@@ -189,9 +190,15 @@ def sample(
     record = run(rules, plan, keep, schedule, parts.dynamics, federation, carried, root, engine, saved, progress)
     settings |= _learnt(parts, checked, record, there)
     result = Result.from_record(record, flat.unravel, table.names, settings, {"setup": setup, **record.seconds})
-    for line in result.problems():
-        warnings.warn(line, stacklevel=2)
+    _warn(problems := result.problems(), engine)
+    result.settings["notes"] = [*said, *problems]
     return result
+
+
+def _warn(lines: Sequence[str], engine: Any) -> None:
+    """Warn the caller of `sample`; between real sites words go with the result only, since threads run there."""
+    for line in lines if isinstance(engine, str) else ():
+        warnings.warn(line, stacklevel=3)
 
 
 USUAL = {"batch_size": 32, "local_steps": 20, "rounds": 1000}  # where the pre-flight does not choose
@@ -199,27 +206,26 @@ USUAL = {"batch_size": 32, "local_steps": 20, "rounds": 1000}  # where the pre-f
 
 def _check_first(
     flat: FlatModel, parts: Parts, table: Shards, chains: int, sizes: dict[str, Any], mini_batches: str, chosen: bool
-) -> tuple[Preflight | None, Parts]:
-    """Run the pre-flight where it applies; where it chooses the dynamics, give them their step size and tame them."""
+) -> tuple[Preflight | None, Parts, Sequence[str]]:
+    """Run the pre-flight where it applies; where it chooses the dynamics, give them their step size and tame them.
+
+    What it has to say in words comes last.
+    """
     dynamics = parts.dynamics
     if mini_batches == "leverage" and (parts.approximation is None or dynamics.name != "whitened"):
         raise InputError('mini_batches="leverage" needs whitened dynamics and surrogates with a curvature')
     if parts.approximation is None or dynamics.name not in ("whitened", "langevin"):
-        return None, parts
+        return None, parts, ()
     if dynamics.name == "langevin":
-        for line in check_langevin(flat, parts, table):
-            warnings.warn(line, stacklevel=3)
-        return None, parts
+        return None, parts, check_langevin(flat, parts, table)
     if not chosen:
         sizes = sizes | {"step_size": float(dynamics.schedule(jnp.zeros((), jnp.int32)))}
         mini_batches = "uniform" if mini_batches == "auto" else mini_batches
     found, parts = look(flat, parts, table, chains, **sizes, mini_batches=mini_batches, chosen=chosen)
-    for line in found.notes:
-        warnings.warn(line, stacklevel=3)
     if chosen:
         tamed = whitened(found.step_size).with_factor(parts.dynamics).tamed(parts.centre, found.limit)
         parts = parts._replace(dynamics=tamed)
-    return found, parts
+    return found, parts, found.notes
 
 
 def _most_rounds(R: int, rounds: int | str, until: Converged | None, max_rounds: int | None) -> int:
@@ -290,7 +296,10 @@ def _learnt(parts: Parts, checked: Preflight | None, record: Any, there: np.ndar
         learnt["preflight"] = checked.to_json()
     if there is not None:
         learnt["away"] = [float(a) for a in 1 - there[: learnt["rounds"]].mean(0)]
-        learnt["away_in_draws"] = [float(a) for a in 1 - there[record.draw_rounds].mean(0)]
+        kept = (
+            there[record.draw_rounds] if len(record.draw_rounds) else np.ones_like(there[:1])
+        )  # no draws, all diverged
+        learnt["away_in_draws"] = [float(a) for a in 1 - kept.mean(0)]
     if "limit" in parts.dynamics.constants:
         state = record.chains.state  # the last call may have gone beyond the last round
         learnt["tamed"] = [float(met / t) for met, t in zip(state.memory, state.t, strict=True)]

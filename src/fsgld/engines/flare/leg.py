@@ -11,7 +11,6 @@ import fcntl
 import json
 import os
 import time
-import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -88,11 +87,8 @@ def _go_on(study: Study, post: Post, members: Collection[str], every: float) -> 
     progress.finish()
     for site, error in silent.items():
         progress.hear({"away": site, "why": error.why})
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        table: Any = sites
-        result = sample(model, table, **arguments(study, sites), engine=engine, checkpoint=where, progress=False)
-    result.settings["notes"] = [str(warning.message) for warning in caught if warning.category is UserWarning]
+    table: Any = sites
+    result = sample(model, table, **arguments(study, sites), engine=engine, checkpoint=where, progress=False)
     add_evidence(study, about, result, post, engine.present)
     result.settings["study"] = {"name": study.name, "digest": begun.digest}
     result.settings["federation"] = account(post.folder, study.sites)
