@@ -74,6 +74,7 @@ def script(text):
     return "\n".join(lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_of_a_page_runs(page, tmp_path):
     """In float32 and with warnings as errors; what text blocks say of a table is what was printed."""

@@ -42,6 +42,7 @@ def test_is_of_the_case_as_it_is_now(name):
     assert np.abs(slope * column(reference, "sd")).max() < 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["poisson", "small-regression"])
 def test_nuts_run_again_agrees(name):
     """Another seed gives the same means and sds, up to the Monte Carlo errors of both."""
