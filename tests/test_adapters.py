@@ -33,6 +33,7 @@ def data(n=60, seed=0):
     return {"x": x, "y": 0.5 * x[:, 0] + 0.3 + rng.normal(0, 0.4, n)}
 
 
+@pytest.mark.slow
 def test_densities_are_numpyros_potential_energy():
     rows = data()
     adapted = fsgld.from_numpyro(mixture, rows)
@@ -119,6 +120,7 @@ def log_likelihood(network, row):
     return jax.nn.log_softmax(network(row["x"]))[row["y"]]
 
 
+@pytest.mark.slow
 def test_a_network_is_the_model_written_by_hand():
     network = eqx.nn.Linear(2, 3, key=jax.random.key(0))
     adapted = from_network(network, log_likelihood, prior_scale=0.7)

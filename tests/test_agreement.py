@@ -132,6 +132,7 @@ def test_plans_cover_all_rounds_and_divide_the_steps(sizes):
     assert surplus < max(plan.rounds, rounds)
 
 
+@pytest.mark.slow
 def test_the_jitted_engine_equals_itself_without_jit():
     model, shards = regression()
     run = lambda engine: fsgld.sample(  # noqa: E731

@@ -25,6 +25,7 @@ def test_analytic_is_the_regressions_natural_parameters():
         np.testing.assert_allclose(q.shift, X.T @ y, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_a_client_can_run_every_fit_alone():
     model, shards = regression()
     together = fsgld.fit(model, shards, fsgld.laplace)

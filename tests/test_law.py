@@ -44,6 +44,7 @@ def toy():
 
 @pytest.mark.parametrize("local_steps", LOCAL_STEPS)
 @pytest.mark.parametrize(("likelihood", "ratio"), [("plain", 11.58), ("control_variate", 1.05)])
+@pytest.mark.slow
 def test_fsgld_has_its_ar1_law_for_any_number_of_local_steps(toy, likelihood, ratio, local_steps):
     """Rows of unit variance: V = Σ_s (N_s²/f_s)/m = N²/m, so the ratio is (1 + hV/4)/(1 − hA/4) = 11.58."""
     model, shards, surrogates, mean, A = toy

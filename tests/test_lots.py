@@ -110,6 +110,7 @@ def test_the_noise_of_a_draw_is_what_the_docstring_says(setting):
     assert np.asarray(by_lots).mean((1, 2)).sum() < 0.5 * np.asarray(even).mean((1, 2)).sum()
 
 
+@pytest.mark.slow
 def test_engines_agree_on_rows_drawn_by_leverage(setting):
     *_, model, shards = setting
     run = {"mini_batches": "leverage", "step_size": 0.1, "batch_size": 8, "local_steps": 4, "rounds": 12, "chains": 2}

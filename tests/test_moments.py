@@ -51,6 +51,7 @@ def test_for_a_gaussian_likelihood_nothing_changes():
     np.testing.assert_allclose(matched.surrogates.shift, mode.surrogates.shift, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_the_fixed_point_is_the_best_gaussian():
     """Λ_s = E H_s and E ∇log posterior = 0 under N(μ, M), by Gauss–Hermite quadrature; 2000 probes err by 3 %."""
     flat, table, mode = find(*counts())

@@ -136,6 +136,7 @@ def test_any_result_has_a_report():
     ],
     ids=["one chain", "two draws", "100 clients", "700 parameters", "constant", "scales", "30 columns, 40 sites"],
 )  # fmt: skip
+@pytest.mark.slow
 def test_odd_results_have_a_report(result):
     text = render(result)
     assert "</html>" in text and "nan" not in re.sub(r"<style>.*?</style>", "", text, flags=re.S).lower().split()
