@@ -11,9 +11,10 @@ import pytest
 import fsgld
 from flare_problem import NAMES, QUICK, SIZES, Wire, columns, make_sites, needles, shards, write_study
 from fsgld.engines.flare import messages
-from fsgld.engines.flare.leg import LegOver, arguments, run_folder, run_leg
+from fsgld.engines.flare.arguments import arguments
+from fsgld.engines.flare.leg import run_folder, run_leg
 from fsgld.engines.flare.messages import REPLIES, Message
-from fsgld.engines.flare.post import read_ledger
+from fsgld.engines.flare.post import LegOver, read_ledger
 from fsgld.engines.flare.site import Limits, Site
 
 pytestmark = pytest.mark.filterwarnings("ignore:variances may be")

@@ -20,7 +20,8 @@ import pytest
 import fsgld
 from flare_problem import NAMES, columns, needles, shards, write_study
 from fsgld.engines.flare import kits
-from fsgld.engines.flare.leg import arguments, run_folder
+from fsgld.engines.flare.arguments import arguments
+from fsgld.engines.flare.leg import run_folder
 from fsgld.engines.flare.messages import MAGIC
 from fsgld.engines.flare.post import read_ledger
 from fsgld.engines.flare.processes import Program

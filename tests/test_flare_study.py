@@ -22,9 +22,10 @@ from flare_problem import NAMES, columns, toml, write_study
 from fsgld import study as studies
 from fsgld.cli import app
 from fsgld.engines.flare import journey, kits, processes
+from fsgld.engines.flare.arguments import arguments
 from fsgld.engines.flare.collab import Doorkeeper
 from fsgld.engines.flare.journey import Journey, silence
-from fsgld.engines.flare.leg import arguments, run_folder
+from fsgld.engines.flare.leg import run_folder
 from fsgld.engines.flare.processes import Contact, Program, wait_for_port
 from fsgld.engines.flare.site import Limits
 from fsgld.study import Study, read_columns

@@ -15,7 +15,7 @@ from scipy import stats
 from scipy.special import gammaln
 
 from fsgld import InputError, Result, diagnostics
-from fsgld.glm import Design, agree, families, glm, rebuild
+from fsgld.glm import Design, agree, families, glm
 from fsgld.glm.build import build, choose_priors
 from fsgld.glm.formula import parse
 from fsgld.glm.priors import Prior, log_positive, log_real, parse_prior
@@ -95,7 +95,7 @@ class TestDesign:
     def test_a_site_rebuilds_the_same_model_from_json(self, effects):
         made = glm("y ~ x + g + offset(log(e))", "negative_binomial", small(), site_effects=effects)
         sent = json.loads(json.dumps(made.design.to_json()))
-        builder = rebuild(sent)
+        builder = build(Design.from_json(sent))
         assert Design.from_json(sent) == made.design
         table = as_table(small()["s1"], "s1")
         rows = builder.design.make_rows(agree.complete(table, builder.design.parsed.variables, "s1"), "s1", 1)

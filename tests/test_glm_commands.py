@@ -311,6 +311,7 @@ def test_a_study_needs_names_of_sites_only(tmp_path):
         (["glm", "y ~~ x", *command[2:]], "cannot be read"), ([*command[:2], "a", "A.csv", *command[4:]], "two sites"),
         ([*command[:2], "a", "...", *command[4:]], "cannot name a site"),
         (["glm", "y ~ x", "a", "b", "--family", "binomial", "--study", str(tmp_path / "b")], "needs trials"),
+        (["glm", "y ~ x", "a", "b", "--chains", "0", "--study", str(tmp_path / "c")], "chains must be a whole number"),
     ]:  # fmt: skip
         done = runner.invoke(cli.app, options)
         assert done.exit_code == 2 and sentence in done.stderr, (options, done.output)

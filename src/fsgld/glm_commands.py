@@ -57,10 +57,14 @@ def glm(
 
     with one_sentence():
         if study is not None:
-            given = {"formula": formula, "family": family, "site_effects": site_effects, "offset": offset}
-            _write_study(
-                study, files, seed, chains or 8, skip_unusable, trials=trials, priors=_priors(prior or []), **given
-            )
+            given: dict[str, Any] = {
+                "formula": formula,
+                "family": family,
+                "site_effects": site_effects,
+                "offset": offset,
+            }
+            given |= {"trials": trials, "priors": _priors(prior or [])}
+            _write_study(study, files, seed, 8 if chains is None else chains, skip_unusable, **given)
             return
         from fsgld.glm import glm as make
         from fsgld.glm.agree import said

@@ -19,7 +19,7 @@ except ImportError:
     raise ImportError("formulas need formulaic: pip install 'fsgld[glm]'") from None
 
 from fsgld.glm import settle
-from fsgld.glm.build import Builder, build
+from fsgld.glm.build import build
 from fsgld.glm.design import Design
 from fsgld.model import Model
 from fsgld.results import Result
@@ -112,13 +112,7 @@ def glm(
     design = settle.begin(formula, family, site_effects, offset, trials)
     if not isinstance(tables, Mapping) or not tables:
         raise InputError(f"tables must be a dict from site to table, with one at least; got {brief(tables, 40)}")
-    if site_effects != "none" and len(tables) < 2:
-        raise InputError(f"{site_effects} site effects need two sites at least; got {len(tables)}")
+    settle.check_sites(design, len(tables))
     here = settle.Here(tables, least, skip)
     design, sites = settle.settle(design, priors or {}, here)
     return Glm(design, build(design).model(), here.rows(design), sites + here.left_out)
-
-
-def rebuild(content: dict[str, Any]) -> Builder:
-    """Build a model from a design's JSON, as a site does."""
-    return build(Design.from_json(content))

@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from fsgld.errors import InputError, brief
+from fsgld.errors import InputError, brief, check_whole
 from fsgld.glm import settle
 from fsgld.glm.agree import complete, said
 from fsgld.glm.build import build
@@ -80,8 +80,7 @@ class Agreement:
     def begin(self, sites: Sequence[str]) -> Design:
         """Check all that needs no rows."""
         design = settle.begin(self.formula, self.family, self.site_effects, self.offset, self.trials)
-        if self.site_effects != "none" and len(sites) < 2:
-            raise InputError(f"{self.site_effects} site effects need two sites at least; got {len(sites)}")
+        settle.check_sites(design, len(sites))
         for name, text in self.priors.items():
             parse_prior(text, name in POSITIVE, name)
         return design
@@ -149,6 +148,7 @@ def in_units(result: Result) -> Result:
 def write(agreement: Agreement, sites: Sequence[str], folder: str | Path, seed: int = 0, chains: int = 8) -> Path:
     """Write the study's folder, and check that it can be read."""
     agreement.begin(sites)
+    check_whole(chains=chains)
     folder, names = Path(folder), [_site_name(site) for site in sites]
     if twice := [name for name in names if names.count(name) > 1]:
         raise InputError(f"two sites would be named {brief(twice[0])}; give them different names")

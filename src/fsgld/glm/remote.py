@@ -32,14 +32,8 @@ class Desk:
         self, design: Design, priors: Mapping[str, str], name: str, sites: tuple[str, ...], table: pd.DataFrame,
         least: int,
     ) -> None:  # fmt: skip
-        self.begun, self.priors, self.name, self.sites, self.file, self.least = (
-            design,
-            priors,
-            name,
-            sites,
-            table,
-            least,
-        )
+        self.begun, self.priors, self.name, self.sites = design, priors, name, sites
+        self.file, self.least = table, least
         self.summary = agree.describe(table, design, name, least)
         if self.summary["kinds"].get(design.parsed.outcome) != "text":  # tell the owner before anybody asks
             y = design.observed(agree.complete(table, design.parsed.variables, name), name)

@@ -48,6 +48,12 @@ def begin(formula: str, family: str, site_effects: str, offset: str | None, tria
     return design
 
 
+def check_sites(design: Design, count: int) -> None:
+    """Refuse intercepts of sites where there is one site only."""
+    if design.site_effects != "none" and count < 2:
+        raise InputError(f"{design.site_effects} site effects need two sites at least; got {count}")
+
+
 def settle(design: Design, priors: Mapping[str, str], sites: Sites) -> tuple[Design, list[Summary]]:
     """Settle a design that `begin` gave; give it, and what happened to each site's rows."""
     first = sites.describe(design)

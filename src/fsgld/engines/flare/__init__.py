@@ -8,7 +8,9 @@
     sites.py      `Sites`, a table of rows that are elsewhere
     server.py     `Travel`, the engine that moves chains
     arguments.py  a study's settings as arguments of `fsgld.sample`
+    agreeing.py   what sites settle before the first round (a formula's columns), and answer after the last
     leg.py        `fsgld.sample` with both of them, from the last checkpoint as far as it goes
+    disk.py       small files, written whole or not at all
     collab.py     the few lines that FLARE calls
     kits.py       provisioning: certificates, start-up kits, the job
     processes.py  FLARE's programs as child processes: started, watched, stopped

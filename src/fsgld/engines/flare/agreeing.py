@@ -7,14 +7,11 @@ What was settled is on the coordinator's disk (`agreed.json`), so that every leg
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Collection
 from functools import partial
 from typing import Any
 
-import jax
-import numpy as np
-
+from fsgld.engines.flare.disk import write_json
 from fsgld.engines.flare.post import Post, Refused, SiteGone
 from fsgld.engines.flare.sites import Sites
 from fsgld.errors import InputError
@@ -63,8 +60,7 @@ def agree(study: Study, post: Post, members: Collection[str]) -> tuple[Study, di
     file = post.folder / "agreed.json"
     if not file.is_file():
         about = study.agreement.settle(Asker(study, post))
-        file.with_suffix(".partial").write_text(json.dumps(about, indent=1))
-        os.replace(file.with_suffix(".partial"), file)
+        write_json(file, about)
     about = json.loads(file.read_text())
     try:
         return tell(study, about["design"], post, members), about
@@ -86,8 +82,7 @@ def tell(study: Study, content: dict[str, Any], post: Post, members: Collection[
     for site, answer in answers.items():
         if answer["study"] != settled.digest:
             raise Refused(f"{site} settles on another study; is its fsgld another version?")
-    post.study = settled.digest
-    post.dims["d"] = sum(np.size(leaf) for leaf in jax.tree.leaves(settled.model().start()))
+    post.turn_to(settled)
     return settled
 
 

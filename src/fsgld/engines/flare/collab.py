@@ -31,7 +31,8 @@ class Coordinator:
     def main(self) -> str:
         """Carry chains between the sites of this job until the run, or the leg, is over."""
         watch_parent()
-        from fsgld.engines.flare.leg import LegOver, run_leg
+        from fsgld.engines.flare.leg import run_leg
+        from fsgld.engines.flare.post import LegOver
         from fsgld.study import Study
 
         study = Study.read(os.environ[STUDY])

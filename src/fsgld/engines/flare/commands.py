@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from fsgld.engines.flare import kits, messages
+from fsgld.engines.flare.arguments import arguments
 from fsgld.engines.flare.collab import open_site
 from fsgld.engines.flare.journey import MOST_IDLE_LEGS, START_SECONDS, Journey, silence
-from fsgld.engines.flare.leg import LOCK_SECONDS, arguments
+from fsgld.engines.flare.leg import LOCK_SECONDS
 from fsgld.engines.flare.post import FIRST
 from fsgld.engines.flare.processes import DATA, HEARTBEAT, KIT, STUDY, Contact, Program, until_signal, wait_for_port
 from fsgld.engines.flare.site import Limits

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from fsgld import Result, data
-from fsgld.engines.flare.leg import arguments
+from fsgld.engines.flare.arguments import arguments
 from fsgld.sample import sample
 from fsgld.study import Study, read_columns
 

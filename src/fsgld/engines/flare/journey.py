@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any
 
+from fsgld.engines.flare.disk import read_json
 from fsgld.engines.flare.kits import admin, write_job
-from fsgld.engines.flare.leg import read_json, run_folder
+from fsgld.engines.flare.leg import run_folder
 from fsgld.engines.flare.post import FIRST
 from fsgld.engines.flare.processes import HEARTBEAT
 from fsgld.errors import InputError

@@ -8,7 +8,6 @@ are on the disk, finished rounds are in the checkpoint, so it goes on where the 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import time
 from collections.abc import Collection, Iterator
@@ -17,13 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from fsgld import diagnostics
 from fsgld.engines.flare.agreeing import add_evidence, agree
 from fsgld.engines.flare.arguments import arguments
-from fsgld.engines.flare.post import LegOver, Post, Refused, SiteGone, Transport, account
+from fsgld.engines.flare.disk import write_json
+from fsgld.engines.flare.post import LegOver, Post, SiteGone, Transport, account
 from fsgld.engines.flare.server import Travel
 from fsgld.engines.flare.sites import Sites
 from fsgld.errors import CheckpointError, InputError
@@ -53,10 +52,10 @@ def run_leg(study: Study, members: Collection[str], transport: Transport, every:
         try:
             result = _go_on(study, post, members, every)
         except (InputError, CheckpointError) as error:
-            _write(folder / "error.json", {"message": str(error)})
+            write_json(folder / "error.json", {"message": str(error)})
             raise
         except SiteGone as error:
-            _write(folder / "waiting.json", {"site": error.site, "why": error.why})
+            write_json(folder / "waiting.json", {"site": error.site, "why": error.why})
             raise LegOver(f"{error.site} did not answer before the first round: {error.why}") from None
         finally:
             post.pool.shutdown(wait=False)
@@ -76,7 +75,7 @@ def _go_on(study: Study, post: Post, members: Collection[str], every: float) -> 
     begun = study
     study, about = agree(begun, post, members)
     model, where = study.model(), post.folder / "checkpoint"
-    post.dims["d"] = sum(np.size(leaf) for leaf in jax.tree.leaves(model.start()))
+    post.turn_to(study)
     greeted, silent = post.each({site: partial(post.call, site, "hello", {}, first=True) for site in members})
     sites = Sites.meet(post, study.sites)
     for s, site in enumerate(study.sites):
@@ -136,17 +135,9 @@ class Progress:
             "time": time.time(),
             "pid": os.getpid(),
         }
-        _write(self.folder / "progress.json", facts)
+        write_json(self.folder / "progress.json", facts)
         self.written = time.monotonic()
         self.took = self.written - begin
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """Read a file that another process writes whole or not at all; empty if there is none."""
-    try:
-        return dict(json.loads(file.read_text()))
-    except (OSError, ValueError):
-        return {}
 
 
 @contextmanager
@@ -175,11 +166,3 @@ def _draws(file: Path) -> np.ndarray:
             return np.asarray(archive["state_0"])[:, None]
     except Exception:
         return np.zeros((1, 0, 1))
-
-
-def _write(file: Path, facts: dict[str, Any]) -> None:
-    file.with_suffix(".partial").write_text(json.dumps(facts))
-    os.replace(file.with_suffix(".partial"), file)
-
-
-__all__ = ["LegOver", "Refused", "SiteGone", "arguments", "read_json", "run_folder", "run_leg"]

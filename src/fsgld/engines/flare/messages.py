@@ -62,24 +62,13 @@ REQUESTS: dict[str, dict[str, str]] = {
 # All that ever leaves a site: sums over its rows, states of chains, draws, counts, and words about itself
 REPLIES: dict[str, dict[str, str]] = {
     "describe": {
-        "read": "whole",
-        "rows": "whole",
-        "missing": "i[V]",
-        "text": "i[V]",
-        "levels": "words",
-        "places": "i[L]",
-        "counts": "i[L]",
-        "learns": "f[M,3]",
+        "read": "whole", "rows": "whole", "missing": "i[V]", "text": "i[V]", "levels": "words", "places": "i[L]",
+        "counts": "i[L]", "learns": "f[M,3]",
     },
     "moments": {"columns": "words", "x": "f[P,3]", "y": "f[3]", "exposure": "number"},
     "design": {"study": "word"},
     "outcomes": {
-        "observed": "i[B]",
-        "replicated": "i[K,B]",
-        "mean": "number",
-        "sd": "number",
-        "means": "f[K]",
-        "sds": "f[K]",
+        "observed": "i[B]", "replicated": "i[K,B]", "mean": "number", "sd": "number", "means": "f[K]", "sds": "f[K]",
     },
     "alone": {"mean": "f[P]?", "sd": "f[P]?"},
     "pull": {"gradient": "f[1,D]", "curvature": "f[1,D,D]"},
@@ -93,7 +82,8 @@ REPLIES: dict[str, dict[str, str]] = {
     "setup": {"setup": "word"},
     "update": {**_STATE, "draws": "f[C,kept,d]?", **_OWN},
     "refusal": {"reason": "word"},
-}  # the request's digest, `to`, is in every reply as well
+}  # fmt: skip
+# The request's digest, `to`, is in every reply as well
 
 
 class MessageError(ValueError):

@@ -7,18 +7,20 @@ asked before the first round) are kept under the digest of the request: a leg th
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from fsgld.engines.flare import messages
+from fsgld.engines.flare.disk import write_whole
 from fsgld.engines.flare.messages import Message, MessageError
 from fsgld.errors import InputError
+from fsgld.study import Study
 
 Transport = Callable[[str, bytes, float], bytes]
 """(site, request, seconds to wait) → reply; raises `LegOver` if the leg has ended, anything else if the call failed."""
@@ -54,6 +56,11 @@ class Post:
         self.pool = ThreadPoolExecutor(64, thread_name_prefix="post")
         (folder / "answers").mkdir(parents=True, exist_ok=True)
 
+    def turn_to(self, study: Study) -> None:
+        """Carry messages about this study from now on, with parameters as many as its model has."""
+        self.study = study.digest
+        self.dims["d"] = sum(np.size(leaf) for leaf in jax.tree.leaves(study.model().start()))
+
     def ask(self, site: str, kind: str, fields: dict[str, Any]) -> dict[str, Any]:
         """Ask a question outside of rounds; an answer that is known already is not asked for again."""
         data = messages.encode(Message(kind, self.study, -1, fields))
@@ -64,8 +71,7 @@ class Post:
             except MessageError:
                 file.unlink()  # damaged: ask again
         reply, raw = self._send(site, kind, data, -1, None, FIRST * self.timeout)
-        file.with_suffix(".partial").write_bytes(raw)
-        os.replace(file.with_suffix(".partial"), file)
+        write_whole(file, raw)
         return reply
 
     def call(

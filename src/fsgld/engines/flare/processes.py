@@ -29,11 +29,10 @@ HEARTBEAT = 3.0  # seconds between signs of life of a site
 STOP_SECONDS = 5.0  # for a program to end when asked to
 SHORT_LIFE = 30.0  # seconds
 MOST_SHORT_LIVES = 20  # in a row, then it is given up
-REFUSALS = (
-    re.compile(  # what FLARE and gRPC write when they refuse: TLS, a name that is not the certificate's, a stranger
-        r"Handshake failed with error (.*)|Error: connection (\S+ authenticated as .*)"
-        r"|failed to verify client identity: (.*)|Failed to authenticate the register_client: (.*)"
-    )
+# What FLARE and gRPC write when they refuse: TLS, a name that is not the certificate's, a stranger
+REFUSALS = re.compile(
+    r"Handshake failed with error (.*)|Error: connection (\S+ authenticated as .*)"
+    r"|failed to verify client identity: (.*)|Failed to authenticate the register_client: (.*)"
 )
 
 

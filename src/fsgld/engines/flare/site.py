@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import secrets
 import threading
 import time
@@ -30,6 +29,7 @@ from jax.flatten_util import ravel_pytree
 from fsgld import __version__, derivatives, measure, probes
 from fsgld.checks import check_model
 from fsgld.engines.flare import messages, visit
+from fsgld.engines.flare.disk import write_json, write_whole
 from fsgld.engines.flare.messages import Message, MessageError
 from fsgld.engines.flare.visit import Place, Refusal, Setup
 from fsgld.errors import InputError, check_whole
@@ -113,7 +113,7 @@ class Site:
     def _design(self, request: Message) -> dict[str, Any]:
         with self.busy:
             content = self._settle(request.fields["design"])
-        _replace(self.folder / "design.json", json.dumps(content, indent=1).encode())
+        write_json(self.folder / "design.json", content)
         return {"study": self.study.digest}
 
     def _settle(self, text: str) -> dict[str, Any]:
@@ -221,7 +221,7 @@ class Site:
         key = messages.digest(messages.encode(request))
         with self.busy:
             self.setups = {key: self._prepare(request)}
-        _replace(self.folder / "setup.message", messages.encode(request))
+        write_whole(self.folder / "setup.message", messages.encode(request))
         return {"setup": key}
 
     def _prepare(self, request: Message) -> Setup:
@@ -252,7 +252,7 @@ class Site:
         known = json.loads(file.read_text()) if file.is_file() else {}
         if known.get("fingerprint") != now:
             known = {"fingerprint": now, "token": secrets.token_hex(8)}
-            _replace(file, json.dumps(known).encode())
+            write_json(file, known)
         return str(known["token"])
 
     def _log(self, way: str, message: Message, size: int, digest: str) -> None:
@@ -265,10 +265,3 @@ class Site:
         now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         with (self.folder / "audit.jsonl").open("a") as file:
             file.write(json.dumps({"time": now} | line) + "\n")
-
-
-def _replace(file: Path, data: bytes) -> None:
-    """Write a file whole or not at all."""
-    partial = file.with_suffix(".partial")
-    partial.write_bytes(data)
-    os.replace(partial, file)
