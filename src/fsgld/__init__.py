@@ -11,6 +11,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from fsgld.xla import set_flags as _set_flags
+
 if TYPE_CHECKING:
     from fsgld import adapters, data, diagnostics, errors, schedules, shards, theory  # noqa: F401
     from fsgld.adapters import from_numpyro
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from fsgld.surrogates import Gaussian
 
 __version__ = "0.1.0"
+
+_set_flags()  # before JAX starts
 
 __all__ = [
     "Converged",

@@ -7,6 +7,7 @@ XLA from drawing them again at every step.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from math import gcd
 
@@ -18,9 +19,10 @@ from fsgld.algorithm import Client, Rules, client_update
 from fsgld.dynamics import Dynamics, State
 from fsgld.engines import RUNAWAY, Chain, Federation, Plan, Trace, leave
 from fsgld.randomness import Numbers, RoundKeys, numbers, round_keys
+from fsgld.xla import of_chains
 
 
-@partial(jax.jit, static_argnames=("rules", "plan"))
+@partial(jax.jit, static_argnames=("rules", "plan"), compiler_options=of_chains())
 def advance(
     rules: Rules,
     plan: Plan,
@@ -35,7 +37,7 @@ def advance(
     d, dtype = chains.state.theta.shape[-1], chains.state.theta.dtype
 
     def draw(keys: RoundKeys, first: Int[Array, ""] | int = 0) -> Numbers:
-        return numbers(keys, plan.block, rules.batch_size, d, dtype, first)
+        return numbers(keys, plan.block, rules.batch_size, d, dtype, first, partial(_once, first_round))
 
     def visit(chain: Chain, arrival: tuple) -> tuple[Chain, tuple]:
         s, mass, what = arrival
@@ -76,3 +78,11 @@ def advance(
         chains, out = jax.lax.map(lambda one: travel(*one), every_chain)
     merge = lambda leaf: leaf.reshape(plan.chains, plan.rounds, *leaf.shape[3:])  # noqa: E731
     return chains, Trace(*map(merge, out))
+
+
+def _once(first_round: Int[Array, ""] | int, draw: Callable[[], Array]) -> Array:
+    """Draw behind a condition that always holds: on a CPU XLA fuses nothing across it, so it keeps what was drawn."""
+    if jax.default_backend() != "cpu":
+        return draw()
+    what = jax.eval_shape(draw)
+    return jax.lax.cond(jnp.asarray(first_round) >= 0, draw, lambda: jnp.zeros(what.shape, what.dtype))

@@ -1,0 +1,45 @@
+"""What XLA's CPU compiler is told on `import fsgld`, before JAX starts.
+
+- LLVM unrolls short loops whole and then copies rows number by number; not unrolled, they are copied in vectors.
+- XLA runs a loop kernel by kernel unless its data are tiny (1 kB); a loop of up to 128 kB becomes one kernel.
+
+benchmarks/README.md has the times. These settings hold for every program of the process, so nothing is set where the
+user has settings of this kind, where this jaxlib does not know them (it would stop the process), or where
+FSGLD_XLA_FLAGS=off. Once JAX has compiled something they have no effect. `OF_CHAINS` is for the program of chains only.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import MutableMapping
+from importlib.util import find_spec
+from pathlib import Path
+
+OF_CHAINS = {"xla_cpu_prefer_vector_width": 512}  # where the processor has such vectors; else no effect
+FLAG = "xla_backend_extra_options"
+OPTIONS = {"-unroll-full-max-count": 8, "xla_cpu_small_while_loop_byte_threshold": 2**17}
+
+
+def set_flags(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Add the options to XLA_FLAGS, if they are known here and the user has said nothing about such options."""
+    given = environ.get("XLA_FLAGS", "")
+    if FLAG in given or environ.get("FSGLD_XLA_FLAGS") == "off" or not known([FLAG, *OPTIONS]):
+        return
+    options = ",".join(f"{name}={value}" for name, value in OPTIONS.items())
+    environ["XLA_FLAGS"] = f"{given} --{FLAG}={options}".strip()
+
+
+def of_chains(environ: MutableMapping[str, str] = os.environ) -> dict[str, int] | None:
+    """Give the compiler options of the program that advances chains."""
+    return None if environ.get("FSGLD_XLA_FLAGS") == "off" or not known(list(OF_CHAINS)) else OF_CHAINS
+
+
+def known(names: list[str]) -> bool:
+    """Whether the installed jaxlib has heard of all of these options: whether their names are in its library."""
+    spec = find_spec("jaxlib")
+    library = Path(spec.origin).with_name("libjax_common.so") if spec and spec.origin else None
+    if library is None or not library.is_file():
+        return False
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return all(content.find(name.lstrip("-").encode()) >= 0 for name in names)
