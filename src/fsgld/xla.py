@@ -1,11 +1,12 @@
 """What XLA's CPU compiler is told on `import fsgld`, before JAX starts.
 
 - LLVM unrolls short loops whole and then copies rows number by number; not unrolled, they are copied in vectors.
-- XLA runs a loop kernel by kernel unless its data are tiny (1 kB); a loop of up to 128 kB becomes one kernel.
+- XLA runs a loop kernel by kernel unless its data are tiny (1 kB); a loop of up to 4 MB becomes one kernel, unless
+  it needs a library for matrix products.
 
 benchmarks/README.md has the times. These settings hold for every program of the process, so nothing is set where the
 user has settings of this kind, where this jaxlib does not know them (it would stop the process), or where
-FSGLD_XLA_FLAGS=off. Once JAX has compiled something they have no effect. `OF_CHAINS` is for the program of chains only.
+FSGLD_XLA_FLAGS=off. Once JAX has compiled something they have no effect.
 """
 
 from __future__ import annotations
@@ -16,9 +17,8 @@ from collections.abc import MutableMapping
 from importlib.util import find_spec
 from pathlib import Path
 
-OF_CHAINS = {"xla_cpu_prefer_vector_width": 512}  # where the processor has such vectors; else no effect
 FLAG = "xla_backend_extra_options"
-OPTIONS = {"-unroll-full-max-count": 8, "xla_cpu_small_while_loop_byte_threshold": 2**17}
+OPTIONS = {"-unroll-full-max-count": 8, "xla_cpu_small_while_loop_byte_threshold": 2**22}
 
 
 def set_flags(environ: MutableMapping[str, str] = os.environ) -> None:
@@ -28,11 +28,6 @@ def set_flags(environ: MutableMapping[str, str] = os.environ) -> None:
         return
     options = ",".join(f"{name}={value}" for name, value in OPTIONS.items())
     environ["XLA_FLAGS"] = f"{given} --{FLAG}={options}".strip()
-
-
-def of_chains(environ: MutableMapping[str, str] = os.environ) -> dict[str, int] | None:
-    """Give the compiler options of the program that advances chains."""
-    return None if environ.get("FSGLD_XLA_FLAGS") == "off" or not known(list(OF_CHAINS)) else OF_CHAINS
 
 
 def known(names: list[str]) -> bool:

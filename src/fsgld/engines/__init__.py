@@ -65,7 +65,8 @@ class Presence(NamedTuple):
 
     def reassign(self, key: Key[Array, ""], round: Int[Array, ""] | int) -> tuple[Int[Array, ""], Float[Array, ""]]:
         """Pick one of the clients that are there in a round; give the sum of f over them as well."""
-        k = self.schedule[jnp.minimum(round, len(self.schedule) - 1)]
+        # One set: its number is known, so that many rounds share its edges instead of copying them
+        k = 0 if len(self.mass) == 1 else self.schedule[jnp.minimum(round, len(self.schedule) - 1)]
         # 32 bits cannot say "never" behind the last edge, hence the minimum
         return jnp.minimum(reassign_chain(key, self.thresholds[k]), self.last[k]), self.mass[k]
 

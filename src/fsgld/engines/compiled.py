@@ -19,10 +19,9 @@ from fsgld.algorithm import Client, Rules, client_update
 from fsgld.dynamics import Dynamics, State
 from fsgld.engines import RUNAWAY, Chain, Federation, Plan, Trace, leave
 from fsgld.randomness import Numbers, RoundKeys, numbers, round_keys
-from fsgld.xla import of_chains
 
 
-@partial(jax.jit, static_argnames=("rules", "plan"), compiler_options=of_chains())
+@partial(jax.jit, static_argnames=("rules", "plan"))
 def advance(
     rules: Rules,
     plan: Plan,
