@@ -26,7 +26,10 @@ class Apart:
     def measure(self, rounds: int) -> np.ndarray:
         """Seconds of one run there: (CPU, wall)."""
         self.process.stdin.write(f"{rounds}\n")
-        return np.array(json.loads(self.process.stdout.readline()))
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"BlackJAX's process ended with code {self.process.wait()}; its error is above")
+        return np.array(json.loads(line))
 
     def __call__(self, rounds: int) -> None:
         self.measure(rounds)

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import time
 from dataclasses import replace
 
@@ -346,6 +347,14 @@ def test_data_that_change_between_legs_are_noticed(base, study, tmp_path):
     sites["east"] = Site("east", study, study.rows(columns(0, 31), "east"), sites["east"].folder)
     with pytest.raises(fsgld.InputError, match="east: its data have changed since the run began"):
         run_leg(study, NAMES, Wire(sites))
+
+
+def test_a_site_with_another_version_is_refused(base, study, monkeypatch):
+    """Another version may draw other random numbers."""
+    monkeypatch.setattr("fsgld.engines.flare.site.__version__", "0.1.0")
+    ours = re.escape(fsgld.__version__)
+    with pytest.raises(fsgld.InputError, match=f"{NAMES[0]} runs fsgld 0.1.0, the coordinator fsgld {ours}; install"):
+        run_leg(study, NAMES, Wire(base[1]))
 
 
 def test_a_message_for_another_study_or_round_is_refused_by_the_site_and_logged(base, tmp_path):

@@ -1,5 +1,7 @@
 """Random numbers: bit-identical to jax.random where they claim to be, and of the right law."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 from scipy import stats
 
 from fsgld import randomness
+from fsgld.engines.compiled import _once
 
 ALARM = 1e-5  # false-alarm rate of each statistical test here; seeds are fixed
 
@@ -67,13 +70,28 @@ def test_the_largest_and_smallest_radius_are_finite():
             np.testing.assert_allclose(abs(z[0]), size, atol=0.01)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", [int, jnp.asarray])
 @pytest.mark.parametrize(("steps", "first"), [(4, 8), (1, 11), (5, 0), (7, 5)])
-def test_any_block_of_steps_can_be_drawn_alone(steps, first):
+def test_any_block_of_steps_can_be_drawn_alone(steps, first, kind, dtype):
     keys = randomness.round_keys(randomness.root_key(0), 1, 2)
-    whole = randomness.numbers(keys, 12, 13, 5, np.dtype(float))
-    block = randomness.numbers(keys, steps, 13, 5, np.dtype(float), first=first)
+    whole = randomness.numbers(keys, 12, 13, 5, np.dtype(dtype))
+    block = randomness.numbers(keys, steps, 13, 5, np.dtype(dtype), first=kind(first))
     np.testing.assert_array_equal(block.row_bits, whole.row_bits[first : first + steps])
     np.testing.assert_array_equal(block.xi, whole.xi[first : first + steps])
+
+
+def test_many_chains_draw_behind_a_condition_too():
+    """A condition that differs by chain would be no condition any more, and numbers would be drawn twice."""
+
+    def draw(root, first_round):
+        each = lambda c: randomness.numbers(  # noqa: E731
+            randomness.round_keys(root, c, first_round), 4, 3, 2, np.dtype("float32"), 0, partial(_once, first_round)
+        )
+        return jax.vmap(each)(jnp.arange(3))
+
+    program = str(jax.make_jaxpr(draw)(randomness.root_key(0), 5))
+    assert program.count("cond[") == 2  # rows and noise
 
 
 def test_no_number_is_used_twice():

@@ -168,6 +168,19 @@ def test_a_checkpoint_knows_how_its_run_was_cut(saved, monkeypatch):
         run(saved)
 
 
+def test_another_version_or_compiler_option_is_a_foreign_checkpoint(saved, monkeypatch):
+    """Another version may draw other random numbers, and other options of the compiler round otherwise."""
+    before = contents(saved)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules["fsgld.sample"], "__version__", "0.1.0")
+        with pytest.raises(fsgld.CheckpointError, match=r"its versions is .*, this run's is 'fsgld 0\.1\.0"):
+            run(saved)
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
+    with pytest.raises(fsgld.CheckpointError, match="its compiler options is"):
+        run(saved)
+    assert contents(saved) == before
+
+
 def test_no_row_is_written(tmp_path):
     """Plant a marker in every row and look for it, in both precisions and as text, in all that a run writes."""
     marker = 1234.5678

@@ -137,7 +137,7 @@ def normal_pairs(
 
 
 def _unit64(high: UInt32[Array, " n"], low: UInt32[Array, " n"]) -> Float[Array, " n"]:
-    """Turn 53 bits into a number between 0 and 1, both excluded."""
+    """Turn 53 bits into a number above 0 and up to 1."""
     word = (high.astype(jnp.uint64) << jnp.uint64(32)) | low.astype(jnp.uint64)
     return ((word >> jnp.uint64(11)).astype(jnp.float64) + 0.5) * 2.0**-53
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -311,6 +312,7 @@ def _digests(dynamics: Dynamics, federation: Federation, chains: Chain) -> dict[
     return {
         "dynamics and surrogates": digest((dynamics, federation._replace(rows=()), chains)),
         "versions": _versions(),
+        "compiler options": os.environ.get("XLA_FLAGS", ""),  # others round otherwise
     }
 
 

@@ -5,14 +5,16 @@
   it needs a library for matrix products.
 
 benchmarks/README.md has the times. These settings hold for every program of the process, so nothing is set where the
-user has settings of this kind, where this jaxlib does not know them (it would stop the process), or where
-FSGLD_XLA_FLAGS=off. Once JAX has compiled something they have no effect.
+user has settings of this kind or keeps settings in a file, where this jaxlib does not know them (it would stop the
+process), where JAX has a plugin for another device (its compiler would read them, too) unless JAX_PLATFORMS=cpu, where
+JAX has started already, or where FSGLD_XLA_FLAGS=off. Processes that are started later inherit them. Linux only.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import sys
 from collections.abc import MutableMapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,12 +24,20 @@ OPTIONS = {"-unroll-full-max-count": 8, "xla_cpu_small_while_loop_byte_threshold
 
 
 def set_flags(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Add the options to XLA_FLAGS, if they are known here and the user has said nothing about such options."""
-    given = environ.get("XLA_FLAGS", "")
-    if FLAG in given or environ.get("FSGLD_XLA_FLAGS") == "off" or not known([FLAG, *OPTIONS]):
+    """Add the options to XLA_FLAGS, where that is wanted, has an effect and does no harm."""
+    given = environ.get("XLA_FLAGS", "").strip()
+    theirs = FLAG in given or (given and not given.startswith("--"))  # else a file's name
+    elsewhere = find_spec("jax_plugins") is not None and environ.get("JAX_PLATFORMS") != "cpu"
+    if theirs or elsewhere or environ.get("FSGLD_XLA_FLAGS") == "off" or started() or not known([FLAG, *OPTIONS]):
         return
     options = ",".join(f"{name}={value}" for name, value in OPTIONS.items())
     environ["XLA_FLAGS"] = f"{given} --{FLAG}={options}".strip()
+
+
+def started() -> bool:
+    """Whether JAX has read its flags."""
+    ask = getattr(sys.modules.get("jax._src.xla_bridge"), "backends_are_initialized", None)
+    return bool(ask and ask())
 
 
 def known(names: list[str]) -> bool:

@@ -24,7 +24,7 @@ from fsgld.engines.flare.arguments import arguments
 from fsgld.engines.flare.disk import write_json
 from fsgld.engines.flare.post import LegOver, Post, SiteGone, Transport, account
 from fsgld.engines.flare.server import Travel
-from fsgld.engines.flare.sites import Sites
+from fsgld.engines.flare.sites import Sites, check_software
 from fsgld.errors import CheckpointError, InputError
 from fsgld.results import Result
 from fsgld.sample import sample
@@ -77,6 +77,8 @@ def _go_on(study: Study, post: Post, members: Collection[str], every: float) -> 
     model, where = study.model(), post.folder / "checkpoint"
     post.turn_to(study)
     greeted, silent = post.each({site: partial(post.call, site, "hello", {}, first=True) for site in members})
+    for site, answer in greeted.items():
+        check_software(site, answer["software"])
     sites = Sites.meet(post, study.sites)
     for s, site in enumerate(study.sites):
         if site in greeted and greeted[site]["data"] != sites.data[s]:

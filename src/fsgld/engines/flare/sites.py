@@ -14,12 +14,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fsgld import __version__
 from fsgld.algorithm import Lots
 from fsgld.engines.flare.post import Post
 from fsgld.errors import InputError
 from fsgld.probes import Noise, Residual
 from fsgld.shards import Data, Shards
 from fsgld.surrogates import Gaussian
+
+
+def check_software(site: str, theirs: str) -> None:
+    """Refuse a site with another version: it may draw other random numbers, and the run would not be what it says."""
+    if theirs != f"fsgld {__version__}":
+        raise InputError(f"{site} runs {theirs}, the coordinator fsgld {__version__}; install the same version at both")
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,7 @@ class Sites(Shards):
             raise error
         first = answers[names[0]]["columns"]
         for site in names:
+            check_software(site, answers[site]["software"])
             if answers[site]["columns"] != first:
                 raise InputError(f"{site} has columns {answers[site]['columns']}, but {names[0]} has {first}")
         sizes = np.array([answers[site]["rows"] for site in names], np.int32)
