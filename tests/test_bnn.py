@@ -43,7 +43,9 @@ def test_the_printed_step_overflows_in_the_first_round():
     dsgld, draws = literal.runs
     assert dsgld.step == pytest.approx(135, rel=0.01)  # as with 2.7 million rows
     assert (dsgld.diverged, dsgld.when) == (2, 1)
-    assert "diverged" in draws.note
+    # Local draws overflow, or freeze where all units of the network die; which of the two is chance
+    assert "diverged" in draws.note or "is not positive definite (smallest eigenvalue 0)" in draws.note
+    assert draws.scores == []
     assert literal.tables()["runs"][0]["diverged"] == 2
 
 
