@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from fsgld.errors import InputError, brief, first_line
+from fsgld.rewrite import rewrite
 
 Params = Any
 Row = Any
@@ -80,6 +82,7 @@ class FlatModel(NamedTuple):
     likelihood: Callable[[Params, Row], Array]
     unravel: Callable[[Theta], Params]
     fingerprint: str = ""
+    rewritten: bool = False  # whether gradients are rewritten for XLA's CPU compiler
 
     def log_prior(self, theta: Theta) -> Float[Array, ""]:
         """Evaluate log p(θ)."""
@@ -95,9 +98,9 @@ class FlatModel(NamedTuple):
 
     def grad_log_likelihood(self, theta: Theta, rows: Row, weights: Float[Array, " m"] | None = None) -> Theta:
         """Evaluate Σ_i w_i ∇log p(x_i | θ) over the rows of a batch; weights are 1 by default."""
-        if weights is None:
-            return jax.grad(lambda t: jnp.sum(self.log_likelihood(t, rows)))(theta)
-        return jax.grad(lambda t: weights @ self.log_likelihood(t, rows))(theta)
+        add = jnp.sum if weights is None else partial(jnp.dot, weights)
+        gradient = jax.grad(lambda t: add(self.log_likelihood(t, rows)))
+        return (rewrite(gradient) if self.rewritten else gradient)(theta)
 
 
 def as_theta(model: Model, params: Params, what: str) -> Theta:

@@ -40,6 +40,7 @@ from fsgld.parts import Parts, choose_parts, make_memos
 from fsgld.preflight import Preflight, look
 from fsgld.refresh import Table, anchor_each, own_tables
 from fsgld.results import Result
+from fsgld.rewrite import own_products
 from fsgld.run import Keep, Schedule, run
 from fsgld.shards import Data, Shards, gather
 from fsgld.surrogates import Gaussian
@@ -297,9 +298,8 @@ def _learnt(parts: Parts, checked: Preflight | None, record: Any, there: np.ndar
         learnt["preflight"] = checked.to_json()
     if there is not None:
         learnt["away"] = [float(a) for a in 1 - there[: learnt["rounds"]].mean(0)]
-        kept = (
-            there[record.draw_rounds] if len(record.draw_rounds) else np.ones_like(there[:1])
-        )  # no draws, all diverged
+        # Without draws, all have diverged
+        kept = there[record.draw_rounds] if len(record.draw_rounds) else np.ones_like(there[:1])
         learnt["away_in_draws"] = [float(a) for a in 1 - kept.mean(0)]
     if "limit" in parts.dynamics.constants:
         state = record.chains.state  # the last call may have gone beyond the last round
@@ -308,11 +308,11 @@ def _learnt(parts: Parts, checked: Preflight | None, record: Any, there: np.ndar
 
 
 def _digests(dynamics: Dynamics, federation: Federation, chains: Chain) -> dict[str, str]:
-    """Fingerprint the arrays that a resumed run must share with the run that it goes on from."""
+    """Fingerprint what a resumed run must share with the run that it goes on from; other options round otherwise."""
     return {
         "dynamics and surrogates": digest((dynamics, federation._replace(rows=()), chains)),
         "versions": _versions(),
-        "compiler options": os.environ.get("XLA_FLAGS", ""),  # others round otherwise
+        "compiler options": f"{os.environ.get('XLA_FLAGS', '')}, own products: {own_products()}",
     }
 
 

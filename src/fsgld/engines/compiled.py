@@ -8,20 +8,23 @@ XLA from drawing them again at every step.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from math import gcd
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, Key
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
 
 from fsgld.algorithm import Client, Rules, client_update
 from fsgld.dynamics import Dynamics, State
 from fsgld.engines import RUNAWAY, Chain, Federation, Plan, Trace, leave
+from fsgld.model import FlatModel, Row
 from fsgld.randomness import Numbers, RoundKeys, numbers, round_keys
+from fsgld.rewrite import OWN_PRODUCTS, own_products, suits
 
 
-@partial(jax.jit, static_argnames=("rules", "plan"))
 def advance(
     rules: Rules,
     plan: Plan,
@@ -33,6 +36,22 @@ def advance(
     which: Int[Array, " chains"] | None = None,
 ) -> tuple[Chain, Trace]:
     """Take every chain `plan.rounds` rounds further; `which` are their numbers, by default 0, 1, …."""
+    rewritten = own_products() and _suits(rules, chains.state.theta, federation.rows)
+    rules = rules._replace(model=rules.model._replace(rewritten=rewritten))
+    return PROGRAMS[rewritten](rules, plan, dynamics, federation, chains, root, first_round, which)
+
+
+def _advance(
+    rules: Rules,
+    plan: Plan,
+    dynamics: Dynamics,
+    federation: Federation,
+    chains: Chain,
+    root: Key[Array, ""],
+    first_round: Int[Array, ""] | int,
+    which: Int[Array, " chains"] | None,
+) -> tuple[Chain, Trace]:
+    """Do what `advance` says in one program."""
     d, dtype = chains.state.theta.shape[-1], chains.state.theta.dtype
 
     def draw(keys: RoundKeys, first: Int[Array, ""] | int = 0) -> Numbers:
@@ -85,3 +104,22 @@ def _once(first_round: Int[Array, ""] | int, draw: Callable[[], Array]) -> Array
         return draw()
     what = jax.eval_shape(draw)
     return jax.lax.cond(jnp.asarray(first_round) >= 0, draw, lambda: jnp.zeros(what.shape, what.dtype))
+
+
+PROGRAMS = {
+    False: jax.jit(_advance, static_argnames=("rules", "plan")),
+    True: jax.jit(_advance, static_argnames=("rules", "plan"), compiler_options=OWN_PRODUCTS),
+}
+
+
+def _suits(rules: Rules, thetas: Float[Array, "chains d"], rows: Row) -> bool:
+    """Whether rewriting the gradient pays; found out once for every model and size."""
+    columns, structure = jax.tree.flatten(rows)
+    looks = [(array.shape[1:], array.dtype) for array in (thetas, *columns)]
+    return _suits_shapes(rules.model, rules.batch_size, structure, *looks)
+
+
+@lru_cache
+def _suits_shapes(model: FlatModel, m: int, structure: Any, theta: tuple, *columns: tuple) -> bool:
+    batch = jax.tree.unflatten(structure, [np.empty((m, *shape), dtype) for shape, dtype in columns])
+    return suits(model.grad_log_likelihood, np.empty(*theta), batch)
