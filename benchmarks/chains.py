@@ -10,6 +10,7 @@ import time
 import jax
 
 import fsgld
+from fsgld.rows import gather
 
 from .workloads import WORKLOADS, log_prior
 
@@ -18,7 +19,7 @@ def chain_steps_a_second(w, chains: int, rounds: int) -> float:
     """Run for `rounds` and for three times as many rounds, each twice, and take the slope of the second times."""
     model = fsgld.Model(log_prior, w.log_likelihood, w.init)
     surrogates = [fsgld.Gaussian(*q_s) for q_s in zip(w.shift, w.precision, strict=True)]
-    shards = fsgld.shards.gather(w.shards)
+    shards = gather(w.shards)
 
     def seconds(length: int) -> float:
         result = fsgld.sample(

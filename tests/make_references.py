@@ -22,7 +22,7 @@ from jax.flatten_util import ravel_pytree
 from fsgld import diagnostics, newton
 from fsgld.derivatives import prior_taylor
 from fsgld.experiments.cases_build import CASES, SAME_POSTERIOR, Case
-from fsgld.shards import gather
+from fsgld.rows import gather
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 import fsgld
 from fsgld.derivatives import Shard, curvature, gradient, largest_curvature, value
 from fsgld.newton import find_mode
-from fsgld.shards import gather
+from fsgld.rows import gather
 from problems import logistic, regression
 
 

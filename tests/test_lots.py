@@ -11,7 +11,7 @@ from fsgld.dynamics import whitened
 from fsgld.lots import LOTS_A_ROW, by_leverage, row_lengths
 from fsgld.parts import choose_parts
 from fsgld.probes import noise_all
-from fsgld.shards import gather
+from fsgld.rows import gather
 from problems import Z, regression_posterior
 
 

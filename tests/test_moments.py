@@ -13,7 +13,7 @@ from fsgld.checks import check_model
 from fsgld.dynamics import whitened
 from fsgld.measure import disagreement, measure
 from fsgld.parts import choose_parts, with_mode
-from fsgld.shards import gather
+from fsgld.rows import gather
 from problems import regression
 
 preflight = importlib.import_module("fsgld.preflight")

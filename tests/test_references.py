@@ -8,7 +8,7 @@ from scipy.stats import norm
 from fsgld import InputError
 from fsgld.experiments.cases import CASES, compare, load_reference
 from fsgld.results import Result, Status
-from fsgld.shards import gather
+from fsgld.rows import gather
 from make_references import Settings, make_reference, problems, run_nuts
 
 LINEAR = [name for name in CASES if name.startswith(("concrete", "airfoil", "small-regression"))]

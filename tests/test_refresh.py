@@ -17,7 +17,7 @@ from fsgld.algorithm import Rules, client_update
 from fsgld.engines import Chain, Federation, everyone, leave, presence
 from fsgld.randomness import Numbers
 from fsgld.refresh import Table, own_tables
-from fsgld.shards import gather
+from fsgld.rows import gather
 from fsgld.surrogates import Gaussian
 from problems import Z
 

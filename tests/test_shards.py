@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsgld import InputError, shards
+from fsgld.rows import Shards, gather
 
 N = 60
 RNG = np.random.default_rng(2021)
@@ -209,7 +210,7 @@ def test_splits_take_jax_arrays_and_single_arrays() -> None:
 def test_splits_feed_gather() -> None:
     """What a helper returns is what `sample` takes."""
     parts = shards.dirichlet(table(), LABELS, 5, 1.0)
-    gathered = shards.gather(parts)
+    gathered = gather(parts)
     assert gathered.sizes.tolist() == [len(part.number) for part in parts]
     for s, part in enumerate(parts):
         jax.tree.map(np.testing.assert_array_equal, gathered.shard(s), part)
@@ -220,7 +221,7 @@ def test_splits_feed_gather() -> None:
 
 def assert_gathered(parts: list[Any]) -> None:
     """Check that every client finds its own rows, in order, and nothing else."""
-    gathered = shards.gather(parts)
+    gathered = gather(parts)
     assert len(gathered) == len(parts)
     assert gathered.names == tuple(f"client {s}" for s in range(len(parts)))
     assert gathered.sizes.tolist() == [len(jax.tree.leaves(part)[0]) for part in parts]
@@ -311,7 +312,7 @@ def test_gather_joins_a_cut_table(cuts: set[int]) -> None:
     edges = [0, *sorted(cuts), N]
     parts = [jax.tree.map(lambda leaf, i=i, j=j: leaf[i:j], table()) for i, j in pairwise(edges)]
     assert_gathered(parts)
-    whole = shards.gather(parts).rows
+    whole = gather(parts).rows
     jax.tree.map(np.testing.assert_array_equal, whole, table())
 
 
@@ -320,19 +321,42 @@ def test_gather_does_not_copy_adjacent_views() -> None:
     large = np.zeros((2**18, 4))
     parts = np.array_split(large, 10)
     tracemalloc.start()
-    gathered = shards.gather(parts)
+    gathered = gather(parts)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(gathered.rows) == len(large)
     assert peak < large.nbytes / 2
 
 
+def test_gather_copies_separate_arrays_once() -> None:
+    """The table is the only copy: what NumPy has put together JAX takes as it is."""
+    parts = [np.full((2**16, 4), float(s)) for s in range(4)]
+    size = sum(part.nbytes for part in parts)
+    tracemalloc.start()
+    gathered = gather(parts)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size <= peak < 1.1 * size
+    np.testing.assert_array_equal(np.asarray(gathered.rows)[:: 2**16, 0], [0, 1, 2, 3])
+    if jax.default_backend() == "cpu":  # JAX's memory is the memory that tracemalloc has seen
+        assert gathered.rows.unsafe_buffer_pointer() % 64 == 0
+        assert np.asarray(gathered.rows).ctypes.data == gathered.rows.unsafe_buffer_pointer()
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="another device has memory of its own")
+def test_shards_that_were_split_here_are_not_copied() -> None:
+    """One piece of memory from the split to the chain."""
+    parts = shards.iid((np.arange(40.0).reshape(20, 2), np.arange(20)), clients=3)
+    rows = gather(parts).rows
+    assert [leaf.unsafe_buffer_pointer() for leaf in rows] == [leaf.ctypes.data for leaf in parts[0]]
+
+
 def test_gathered_rows_outlive_the_shards() -> None:
     """The table keeps the memory alive that it reads."""
 
-    def make() -> shards.Shards:
+    def make() -> Shards:
         base = np.arange(400_000.0).reshape(-1, 4)
-        return shards.gather([base[:30_000], base[30_000:]])
+        return gather([base[:30_000], base[30_000:]])
 
     gathered = make()
     junk = [np.full((100_000, 4), -1.0) for _ in range(5)]
@@ -341,22 +365,22 @@ def test_gathered_rows_outlive_the_shards() -> None:
 
 
 def test_gather_keeps_names_and_their_order() -> None:
-    gathered = shards.gather({"Oslo": BASE[:5], "Bergen": BASE[5:], 7: BASE[:1]})
+    gathered = gather({"Oslo": BASE[:5], "Bergen": BASE[5:], 7: BASE[:1]})
     assert gathered.names == ("Oslo", "Bergen", "7")
     np.testing.assert_array_equal(gathered.shard(1), BASE[5:])
 
 
 def test_gather_takes_what_it_gave() -> None:
-    gathered = shards.gather([BASE])
-    assert shards.gather(gathered) is gathered
+    gathered = gather([BASE])
+    assert gather(gathered) is gathered
 
 
 def test_gather_has_jax_dtypes() -> None:
     """Single precision unless JAX has double on; whole numbers and booleans stay what they are."""
     parts = [(BASE, COLUMN.astype(int), COLUMN > 3)]
-    assert [leaf.dtype for leaf in shards.gather(parts).rows] == [np.float64, np.int64, np.bool_]
+    assert [leaf.dtype for leaf in gather(parts).rows] == [np.float64, np.int64, np.bool_]
     with jax.enable_x64(False):
-        dtypes = [leaf.dtype for leaf in shards.gather(parts).rows]
+        dtypes = [leaf.dtype for leaf in gather(parts).rows]
     assert dtypes == [np.float32, np.int32, np.bool_]
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Array
 from fsgld.errors import InputError, brief, first_line, is_number
 from fsgld.model import Model, Params
 from fsgld.results import Result
-from fsgld.shards import Data
+from fsgld.rows import Data
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from fsgld.diagnostics import pareto_k
 from fsgld.errors import check_whole
 from fsgld.model import FlatModel, Model, Params, Row, Theta, leaf_names
 from fsgld.randomness import root_key
-from fsgld.shards import Data, Shards, gather
+from fsgld.rows import Data, Shards, gather
 from fsgld.surrogates import Gaussian
 
 

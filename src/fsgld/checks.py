@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -19,8 +20,8 @@ from fsgld.dynamics import Dynamics
 from fsgld.errors import InputError, brief, check_whole, first_line, is_number
 from fsgld.likelihood import Likelihood
 from fsgld.model import FlatModel, Model, Theta, as_theta
+from fsgld.rows import Shards
 from fsgld.run import ENGINES
-from fsgld.shards import Shards
 from fsgld.surrogates import Gaussian
 
 
@@ -184,13 +185,14 @@ def check_probs(probs: Any, clients: int, names: Sequence[str] | None = None) ->
 def check_model(model: Model, theta: Theta, table: Shards) -> FlatModel:
     """Check that prior and likelihood give real scalars for one row; flatten, with a fingerprint of both."""
     flat = model.flatten()
-    row = jax.tree.map(lambda leaf: leaf[0], table.rows)
+    row = jax.tree.map(lambda leaf: np.empty(leaf.shape[1:], leaf.dtype), table.rows)
     shapes = brief(jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", row), 120)
     calls: list[tuple[str, Callable[..., Any], tuple]] = [
         ("log_prior", model.log_prior, ()),
         (f"log_likelihood (of one row, {shapes})", model.log_likelihood, (row,)),
     ]
-    programs = [_trace(name, function, flat.unravel(theta), *arguments) for name, function, arguments in calls]
+    params = jax.eval_shape(flat.unravel, theta)
+    programs = [_trace(name, function, params, *arguments) for name, function, arguments in calls]
     return flat._replace(fingerprint=digest(programs))
 
 
@@ -213,8 +215,8 @@ def _trace(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
 
 def check_finite_at(flat: FlatModel, theta: Theta, table: Shards, where: str) -> None:
     """Check that log densities and gradients are finite at θ; name the client and the row."""
-    prior = flat.log_prior(theta), flat.grad_log_prior(theta)
-    if not all(bool(jnp.isfinite(x).all()) for x in prior):
+    prior = _prior_at(flat, theta)
+    if not all(np.isfinite(x).all() for x in prior):
         raise InputError(
             f"the log prior or its gradient is not finite at {where} (value {prior[0]:.4g});"
             " give an init inside the prior's support"
@@ -229,6 +231,12 @@ def check_finite_at(flat: FlatModel, theta: Theta, table: Shards, where: str) ->
             f"{table.names[s]}: the log-likelihood is not finite at {where} ({which}); give another"
             " init (or anchor), or a likelihood that is finite there"
         )
+
+
+@partial(jax.jit, static_argnums=0)
+def _prior_at(flat: FlatModel, theta: Theta) -> tuple[Float[Array, ""], Theta]:
+    """Evaluate the log prior and its gradient."""
+    return flat.log_prior(theta), flat.grad_log_prior(theta)
 
 
 def check_start(

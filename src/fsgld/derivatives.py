@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from fsgld.algorithm import take
 from fsgld.model import FlatModel, Row, Theta
-from fsgld.shards import Shards, asked
+from fsgld.rows import Shards, asked
 from fsgld.surrogates import Gaussian
 
 BLOCK = 512  # rows whose derivatives are computed at once

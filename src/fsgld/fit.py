@@ -29,7 +29,7 @@ from fsgld.model import FlatModel, Model, Params, Theta, as_theta
 from fsgld.newton import find_mode
 from fsgld.randomness import root_key
 from fsgld.refresh import Table
-from fsgld.shards import Data, Shards, gather
+from fsgld.rows import Data, Shards, gather
 from fsgld.surrogates import Gaussian
 
 

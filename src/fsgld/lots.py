@@ -19,7 +19,7 @@ from fsgld.algorithm import Lots
 from fsgld.derivatives import BLOCK
 from fsgld.model import FlatModel, Row, Theta
 from fsgld.probes import row_parts, whiten
-from fsgld.shards import Shards, asked
+from fsgld.rows import Shards, asked
 
 LOTS_A_ROW = 4  # on average; p_i is kept to a quarter of 1/N_s
 

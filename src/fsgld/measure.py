@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fsgld.algorithm import Lots
+from fsgld.algorithm import Lots, take
 from fsgld.errors import InputError
 from fsgld.likelihood import plain
 from fsgld.model import FlatModel, Theta
 from fsgld.parts import Parts
 from fsgld.probes import Noise, excess_curvatures, noise_all, residuals
-from fsgld.shards import Shards, asked
+from fsgld.rows import Shards, asked
 
 PROBES = 64  # at most
 WORK = 2e9  # multiplications that one pass of measuring may take, about; five times that for the rows of large clients
@@ -101,7 +101,7 @@ def some_rows(table: Shards, most: int) -> Shards:
     picks = [a + np.linspace(0, n - 1, min(n, each)).astype(int)
              for a, n in zip(table.starts, table.sizes, strict=True)]  # fmt: skip
     sizes = np.array([len(pick) for pick in picks], np.int32)
-    rows = jax.tree.map(lambda leaf: leaf[np.concatenate(picks)], table.rows)
+    rows = jax.jit(take)(table.rows, np.concatenate(picks).astype(np.int32))
     return Shards(rows, (np.cumsum(sizes) - sizes).astype(np.int32), sizes, table.names)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from fsgld.derivatives import all_clients, mean_derivatives, prior_taylor
 from fsgld.errors import InputError
 from fsgld.model import FlatModel, Theta
-from fsgld.shards import Shards
+from fsgld.rows import Shards
 from fsgld.surrogates import Gaussian
 
 

@@ -14,7 +14,7 @@ from fsgld.dynamics import Dynamics, whitened
 from fsgld.errors import InputError
 from fsgld.likelihood import Likelihood, Memo, control_variate, plain
 from fsgld.model import FlatModel, Model, Theta, as_theta
-from fsgld.shards import Shards
+from fsgld.rows import Shards
 from fsgld.surrogates import Gaussian
 
 

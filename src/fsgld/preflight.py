@@ -38,7 +38,7 @@ from fsgld.measure import (
 from fsgld.model import FlatModel, Model
 from fsgld.newton import match_moments
 from fsgld.parts import Parts, choose_parts, with_mode
-from fsgld.shards import Data, Shards, gather
+from fsgld.rows import Data, Shards, gather
 
 NOISE = 0.02  # the variance that mini-batches may add, relative to the posterior's
 TRAVEL = 0.04  # and what the clients' disagreement may add

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 
 from fsgld.derivatives import Shard, all_clients, gradient, sum_over_rows
 from fsgld.model import FlatModel, Row, Theta
-from fsgld.shards import Shards, asked
+from fsgld.rows import Shards, asked
 from fsgld.surrogates import Gaussian
 
 
@@ -124,25 +124,23 @@ def excess_curvatures(
     if surrogates.kind == "dense":
         L = np.asarray(factor, float) if factor.ndim == 2 else np.diag(np.asarray(factor, float))
         H = np.asarray(all_clients(flat, theta, table, "dense")[2], float)
-        excess = L.T @ (H - np.asarray(surrogates.precision, float)) @ L
-        finite = np.isfinite(excess).all((1, 2), keepdims=True)
-        return np.where(finite[:, 0], np.linalg.eigvalsh(np.where(finite, excess, 0.0))[:, [0, -1]], np.nan)
+        return extreme_eigenvalues(L.T @ (H - np.asarray(surrogates.precision, float)) @ L)
     return np.asarray(excess_by_products(flat, theta, factor, surrogates, table), float)
 
 
 @asked
 def excess_by_products(
     flat: FlatModel, theta: Theta, factor: Array, surrogates: Gaussian, table: Shards
-) -> Float[Array, "S 2"]:
+) -> Float[np.ndarray, "S 2"]:
     """Find them from products of H_s with vectors, where H_s itself would be too large."""
     places = jnp.asarray(table.starts), jnp.asarray(table.sizes)
-    return _excess_by_products(flat, theta, factor, surrogates, table.rows, *places)
+    return extreme_eigenvalues(np.asarray(_excess_by_products(flat, theta, factor, surrogates, table.rows, *places)))
 
 
 @partial(jax.jit, static_argnums=0)
 def _excess_by_products(
     flat: FlatModel, theta: Theta, factor: Array, surrogates: Gaussian, rows: Row, starts: Array, sizes: Array
-) -> Float[Array, "S 2"]:
+) -> Float[Array, "S n n"]:
     def client(one: tuple[Array, Array, Gaussian]) -> Array:
         start, size, q_s = one
         slope = lambda t: gradient(flat, t, Shard(rows, start, size))  # noqa: E731
@@ -151,7 +149,7 @@ def _excess_by_products(
             v = _unwhiten(factor, w)
             return whiten(factor, -jax.jvp(slope, (theta,), (v,))[1] - _times(q_s, v))
 
-        return extreme_eigenvalues(apply, len(theta), theta.dtype)
+        return lanczos(apply, len(theta), theta.dtype)
 
     return jax.lax.map(client, (starts, sizes, surrogates))
 
@@ -161,16 +159,21 @@ def _times(q: Gaussian, v: Theta) -> Theta:
     return q.grad_log(jnp.zeros_like(v)) - q.grad_log(v)
 
 
-def extreme_eigenvalues(
-    apply: Callable[[Theta], Theta], d: int, dtype: np.dtype, iterations: int = 24
-) -> Float[Array, " 2"]:
-    """Find the smallest and the largest eigenvalue of a symmetric operator by Lanczos' method.
+def extreme_eigenvalues(matrices: Float[np.ndarray, "S n n"]) -> Float[np.ndarray, "S 2"]:
+    """Find the smallest and the largest eigenvalue of symmetric matrices; NaN where one is not finite."""
+    finite = np.isfinite(matrices).all((1, 2), keepdims=True)
+    ends = np.linalg.eigvalsh(np.where(finite, matrices, 0.0).astype(float))[:, [0, -1]]
+    return np.where(finite[:, 0], ends, np.nan)
+
+
+def lanczos(apply: Callable[[Theta], Theta], d: int, dtype: np.dtype, iterations: int = 24) -> Float[Array, "n n"]:
+    """Find a small tridiagonal matrix with the extreme eigenvalues of a symmetric operator by Lanczos' method.
 
     Exact for d ≤ iterations. Directions are made orthogonal to all before; where a subspace is exhausted, a new
     random direction begins another.
     """
     n = min(d, iterations)
-    random = jax.random.normal(jax.random.key(0), (n + 1, d), dtype)
+    random = jnp.asarray(np.random.default_rng(0).standard_normal((n + 1, d)), dtype)
     tiny = jnp.asarray(30 * np.finfo(dtype).eps, dtype)
 
     def unit(v: Array, Q: Array) -> tuple[Array, Array]:
@@ -191,8 +194,7 @@ def extreme_eigenvalues(
 
     first = random[0] / jnp.linalg.norm(random[0])
     _, (alpha, beta) = jax.lax.scan(iterate, (jnp.zeros((n, d), dtype), first), jnp.arange(n))
-    T = jnp.diag(alpha) + jnp.diag(beta[:-1], 1) + jnp.diag(beta[:-1], -1)
-    return jnp.linalg.eigvalsh(T)[jnp.array([0, -1])]
+    return jnp.diag(alpha) + jnp.diag(beta[:-1], 1) + jnp.diag(beta[:-1], -1)
 
 
 def row_parts(flat: FlatModel, differences: bool, theta: Theta, anchor: Theta, rows: Row) -> Float[Array, "n d"]:

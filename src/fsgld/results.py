@@ -80,7 +80,7 @@ class Result:
         began_alive = np.pad(record.alive, ((0, 0), (1, 0)), constant_values=True)[:, record.draw_rounds]
         good = np.logical_and.accumulate(good & began_alive, axis=1)
         flat = np.where(good[..., None], flat, np.nan)
-        draws = jax.tree.map(np.asarray, jax.vmap(jax.vmap(unravel))(jnp.asarray(flat)))
+        draws = _give_structure(flat, unravel)
         status = tuple(_status(c, good[c], record, clients) for c in range(len(flat)))
         return Result(draws, record.draw_rounds, record.visited, clients, status, settings, timings)
 
@@ -263,6 +263,15 @@ def _status(c: int, good: np.ndarray, record: Record, clients: tuple[str, ...]) 
         return Status(c, int(good.sum()))
     r = int(rounds.min())
     return Status(c, int(good.sum()), r, clients[record.visited[c, r]])
+
+
+def _give_structure(flat: np.ndarray, unravel: Callable[[Any], Params]) -> Params:
+    """Cut draws (chains, n, d) into the arrays that `unravel` makes of one, on the host."""
+    leaves, structure = jax.tree.flatten(jax.eval_shape(unravel, np.empty(flat.shape[-1], flat.dtype)))
+    parts = np.split(flat, np.cumsum([leaf.size for leaf in leaves])[:-1], axis=-1)
+    cut = [part.reshape(*part.shape[:2], *leaf.shape).astype(leaf.dtype)
+           for part, leaf in zip(parts, leaves, strict=True)]  # fmt: skip
+    return jax.tree.unflatten(structure, cut)
 
 
 def _structure(tree: Any, leaf: Any) -> Any:

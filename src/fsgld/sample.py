@@ -41,8 +41,8 @@ from fsgld.preflight import Preflight, look
 from fsgld.refresh import Table, anchor_each, own_tables
 from fsgld.results import Result
 from fsgld.rewrite import own_products
+from fsgld.rows import Data, Shards, gather
 from fsgld.run import Keep, Schedule, run
-from fsgld.shards import Data, Shards, gather
 from fsgld.surrogates import Gaussian
 
 Present = Callable[[int], Any] | Sequence[Sequence[bool]] | np.ndarray
@@ -274,14 +274,14 @@ def _starts(
     model: Model, flat: FlatModel, theta: Theta, table: Shards, chains: int, root: jax.Array, parts: Parts
 ) -> jax.Array:
     """Start chains at draws from prior × q ("auto"), or from the model's init."""
+    if parts.mode is None and not callable(model.init):
+        return jnp.tile(theta, (chains, 1))
     keys = jax.random.split(jax.random.fold_in(root, 2**32 - 1), chains)
     if parts.mode is not None:
         assert parts.approximation is not None
         factor = np.linalg.cholesky(parts.approximation.covariance_float64())
         xi = np.stack([np.asarray(jax.random.normal(key, theta.shape)) for key in keys])
         return jnp.asarray(np.asarray(parts.centre) + xi @ factor.T, theta.dtype)
-    if not callable(model.init):
-        return jnp.tile(theta, (chains, 1))
     starts = jnp.stack([ravel_pytree(model.start(key))[0] for key in keys])
     for c, start in enumerate(starts):
         check_finite_at(flat, start, table, f"the start of chain {c} (init)")

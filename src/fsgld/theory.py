@@ -28,8 +28,8 @@ from fsgld.model import FlatModel, Model, Params, Row, Theta
 from fsgld.parts import choose_anchor, make_memos
 from fsgld.randomness import numbers, root_key, round_keys
 from fsgld.refresh import Table
+from fsgld.rows import Data, Shards, gather
 from fsgld.schedules import constant
-from fsgld.shards import Data, Shards, gather
 from fsgld.surrogates import Gaussian
 
 Clients = list[Data] | dict[str, Data]

@@ -24,7 +24,7 @@ from fsgld.derivatives import Shard, largest_curvature
 from fsgld.errors import InputError
 from fsgld.experiments.bnn_model import Scores, Split, load, network, score, split, validation
 from fsgld.experiments.reproduce import Announce, Line, Records, plus_minus, silent
-from fsgld.shards import gather
+from fsgld.rows import gather
 
 CENTRAL, DSGLD, DRAWS, OURS = "centralised", "DSGLD", "FSGLD, local draws", "our recipe"
 

@@ -22,7 +22,7 @@ from fsgld.glm.build import Builder, build
 from fsgld.glm.design import Design
 from fsgld.model import Model
 from fsgld.results import Result
-from fsgld.shards import Shards, gather
+from fsgld.rows import Shards, gather
 
 DRAWS, ROWS, BINS = 200, 2000, 20
 SPAN = (3, 50, 97)  # per cent

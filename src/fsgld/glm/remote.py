@@ -19,7 +19,7 @@ from fsgld.glm.agree import Summary
 from fsgld.glm.build import build, choose_priors
 from fsgld.glm.design import Design, where
 from fsgld.glm.evidence import Outcomes
-from fsgld.shards import Shards
+from fsgld.rows import Shards
 
 Fields = dict[str, Any]
 GIVEN = ("formula", "family", "site_effects", "offset", "trials")

@@ -19,7 +19,7 @@ from fsgld.glm.agree import Summary
 from fsgld.glm.build import build, choose_priors
 from fsgld.glm.design import SITE_EFFECTS, Design
 from fsgld.glm.sites import as_table
-from fsgld.shards import Shards, gather
+from fsgld.rows import Shards, gather
 
 
 class Sites(Protocol):

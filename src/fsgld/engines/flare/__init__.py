@@ -17,7 +17,7 @@
     journey.py    `fsgld run`: leg after leg until there is a result
     commands.py   the command line
 
-None of it adds mathematics: `Sites` passes questions of `fsgld.sample` on (see `fsgld.shards.asked`), and a site
+None of it adds mathematics: `Sites` passes questions of `fsgld.sample` on (see `fsgld.rows.asked`), and a site
 runs the compiled engine with itself as the only client. Random numbers are made at the site from (seed, chain, round).
 
 FLARE jobs are legs. A FLARE job ends when one of its processes dies, and a site that comes back does not rejoin

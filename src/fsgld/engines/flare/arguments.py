@@ -13,8 +13,8 @@ from fsgld.diagnostics import Converged
 from fsgld.engines.flare.visit import CONSTANTS, DYNAMICS, LIKELIHOODS, SCHEDULES
 from fsgld.errors import InputError, brief
 from fsgld.model import Model
+from fsgld.rows import Shards
 from fsgld.schedules import Schedule, as_schedule
-from fsgld.shards import Shards
 from fsgld.study import Study
 from fsgld.surrogates import Gaussian
 

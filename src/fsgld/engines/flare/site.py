@@ -33,7 +33,7 @@ from fsgld.engines.flare.disk import write_json, write_whole
 from fsgld.engines.flare.messages import Message, MessageError
 from fsgld.engines.flare.visit import Place, Refusal, Setup
 from fsgld.errors import InputError, check_whole
-from fsgld.shards import Data, gather
+from fsgld.rows import Data, gather
 from fsgld.study import Study
 
 

@@ -1,6 +1,6 @@
 """A table of rows that are elsewhere: it takes the place of the clients' table in `fsgld.sample`.
 
-Questions about rows (see `fsgld.shards.asked`) go to the sites, all at once, and their answers are put together.
+Questions about rows (see `fsgld.rows.asked`) go to the sites, all at once, and their answers are put together.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fsgld.algorithm import Lots
 from fsgld.engines.flare.post import Post
 from fsgld.errors import InputError
 from fsgld.probes import Noise, Residual
-from fsgld.shards import Data, Shards
+from fsgld.rows import Data, Shards
 from fsgld.surrogates import Gaussian
 
 

@@ -19,7 +19,7 @@ from fsgld.errors import InputError
 from fsgld.likelihood import control_variate, plain
 from fsgld.model import FlatModel, Theta
 from fsgld.refresh import Table
-from fsgld.shards import Shards
+from fsgld.rows import Shards
 from fsgld.surrogates import Gaussian
 
 STATE = ("theta", "memory", "t")

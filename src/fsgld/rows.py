@@ -1,0 +1,207 @@
+"""The clients' data x_1 … x_S, checked and put into one table.
+
+A data set is an array or a pytree of arrays (a tuple, a dict of columns) with equal first axes;
+a row is what is left without that axis. Shards are a list of data sets, one a client, or a dict
+from client name to data set. Client probabilities f_s are an argument of `fsgld.sample`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from inspect import signature
+from typing import Any
+
+import jax
+import numpy as np
+
+from fsgld.checkpoint import digest
+from fsgld.errors import InputError, brief
+
+Data = Any
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The rows of all clients in one table; client s owns rows starts[s] … + sizes[s]."""
+
+    rows: Data
+    starts: np.ndarray
+    sizes: np.ndarray
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def shard(self, s: int) -> Data:
+        """Give client s its own rows, and nothing else."""
+        begin = int(self.starts[s])
+        end = begin + int(self.sizes[s])
+        return jax.tree.map(lambda leaf: leaf[begin:end], self.rows)
+
+    def fingerprint(self) -> str:
+        """Say in one word which rows these are."""
+        return digest(self.rows)
+
+    def ask(self, question: str, given: dict[str, Any]) -> Any:
+        """Pass a question on to clients whose rows are not here; only tables without rows do this."""
+        raise NotImplementedError
+
+
+def asked(question: Callable) -> Callable:
+    """Mark a question about rows, `question(flat, …, table)`: a table that has no rows here passes it on to clients.
+
+    Answers have a leading axis of clients, so those of single clients can be put together.
+    """
+    names = signature(question)
+
+    @wraps(question)
+    def ask(*args: Any, **kwargs: Any) -> Any:
+        bound = names.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = dict(bound.arguments)
+        table = given.pop("table")
+        return table.ask(question.__name__, given) if type(table) is not Shards else question(*args, **kwargs)
+
+    return ask
+
+
+def gather(shards: list[Data] | dict[str, Data] | Shards) -> Shards:
+    """Check the clients' data sets and put them into one table."""
+    if isinstance(shards, Shards):
+        return shards
+    if not isinstance(shards, list | dict) or not shards:
+        raise InputError(
+            "shards must be a non-empty list of data sets, one a client, or a dict from client"
+            f" name to data set; got {type(shards).__name__} {brief(shards)}. For a single data set give [data]"
+        )
+    names = tuple(map(str, shards)) if isinstance(shards, dict) else _number(len(shards))
+    values = list(shards.values()) if isinstance(shards, dict) else shards
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"two clients read {twice!r}; give clients different names")
+    datasets = [jax.tree.map(np.asanyarray, data) for data in values]
+    sizes = np.array([check_rows(data, name) for data, name in zip(datasets, names, strict=True)])
+    for data, name in zip(datasets[1:], names[1:], strict=True):
+        _check_alike(datasets[0], data, names[0], name)
+    if sizes.sum() > 2**31 - 1:
+        raise InputError(f"got {sizes.sum()} rows; one process can hold {2**31 - 1} at most, give fewer")
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    rows = jax.tree.map(lambda *parts: _join(parts), *datasets)
+    return Shards(rows, starts.astype(np.int32), sizes.astype(np.int32), names)
+
+
+def _number(count: int) -> tuple[str, ...]:
+    """Name clients that have no names."""
+    return tuple(f"client {s}" for s in range(count))
+
+
+def check_rows(data: Data, name: str) -> int:
+    """Check one client's data set and give its number of rows."""
+    leaves = jax.tree_util.tree_leaves_with_path(data)
+    if not leaves:
+        raise InputError(f"{name}: the data set holds no array; got {brief(data)}")
+    first = _column(leaves[0][0])
+    for path, leaf in leaves:
+        where = f"{name}{_column(path)}"
+        if leaf.dtype.kind not in "biuf" or leaf.dtype.itemsize > 8:
+            raise InputError(f"{where}: values of type {leaf.dtype} cannot be used; give numbers or booleans")
+        if leaf.ndim == 0:
+            raise InputError(
+                f"{where}: a data set needs a first axis for its rows, but this is a scalar; give an array"
+                " (a Python list of numbers is read as columns: use np.array)"
+            )
+        if len(leaf) != len(leaves[0][1]):
+            raise InputError(
+                f"{where} has {len(leaf)} rows, but {name}{first} has {len(leaves[0][1])};"
+                " all columns of a client need the same number of rows"
+            )
+        _check_values(leaf, where)
+    if len(leaves[0][1]) == 0:
+        raise InputError(f"{name} has no rows; leave it out of the shards")
+    return len(leaves[0][1])
+
+
+def _check_values(leaf: np.ndarray, where: str) -> None:
+    """Refuse masked values, NaN, infinities and what JAX's type cannot hold; block by block, to save memory."""
+    target = jax.dtypes.canonicalize_dtype(leaf.dtype)
+    if leaf.dtype.kind != "f" and target.itemsize == leaf.dtype.itemsize and not np.ma.isMaskedArray(leaf):
+        return
+    limits = np.finfo(target) if leaf.dtype.kind == "f" else np.iinfo(target)
+    for begin in range(0, len(leaf), 65536):
+        block = leaf[begin : begin + 65536]
+        values = np.asarray(block)
+        bad = np.ma.getmaskarray(block) | ~((values >= limits.min) & (values <= limits.max))
+        bad = bad.reshape(len(block), -1)
+        if bad.any():
+            row = int(np.argmax(bad.any(1)))
+            value = block[row].reshape(-1)[np.argmax(bad[row])]
+            if value is np.ma.masked or not np.isfinite(value):
+                held = "a masked value" if value is np.ma.masked else value
+                raise InputError(f"{where}: row {begin + row} holds {held}; remove or fill in such rows first")
+            raise InputError(
+                f"{where}: row {begin + row} holds {value}, too large for {target}; rescale the data or turn on"
+                " JAX's jax_enable_x64"
+            )
+
+
+def _check_alike(one: Data, other: Data, name: str, other_name: str) -> None:
+    """Check that two clients' rows have one structure, one shape and one dtype."""
+    trees: list[Any] = [jax.tree.structure(one), jax.tree.structure(other)]
+    if trees[0] != trees[1]:
+        raise InputError(
+            f"{other_name} has {_columns(other)}, but {name} has {_columns(one)}; all clients need the same columns"
+        )
+    pairs = zip(jax.tree_util.tree_leaves_with_path(other), jax.tree.leaves(one), strict=True)
+    for (path, b), a in pairs:
+        if (a.shape[1:], a.dtype) != (b.shape[1:], b.dtype):
+            raise InputError(
+                f"{other_name}{_column(path)} has rows of shape {b.shape[1:]} and dtype {b.dtype},"
+                f" but {name}'s have shape {a.shape[1:]} and dtype {a.dtype};"
+                " all clients need the same columns"
+            )
+
+
+def _join(parts: Sequence[np.ndarray]) -> jax.Array:
+    """Put arrays end to end: as they are where they lie so in one owner's memory, else in one copy."""
+    dtype = jax.dtypes.canonicalize_dtype(parts[0].dtype.newbyteorder("="))
+    shape = (sum(map(len, parts)), *parts[0].shape[1:])
+    ends = [part.ctypes.data + part.nbytes for part in parts]
+    adjacent = all(end == part.ctypes.data for end, part in zip(ends, parts[1:], strict=False))
+    whole = all(part.flags.c_contiguous and _owner(part) is _owner(parts[0]) for part in parts)
+    if adjacent and whole and dtype == parts[0].dtype:
+        # Not parts[0].strides: an axis of length 1 is contiguous whatever its stride
+        line = np.lib.stride_tricks.as_strided(parts[0], (int(np.prod(shape)),), (parts[0].itemsize,))
+        return jax.device_put(line.reshape(shape))
+    return jax.device_put(np.concatenate(parts, out=aligned(shape, dtype), casting="same_kind"))
+
+
+def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Make an array in memory that JAX can use as it is: on a CPU it copies what does not begin at a multiple of 64."""
+    size = np.dtype(dtype).itemsize * int(np.prod(shape))
+    raw = np.empty(size + 64, np.uint8)
+    begin = -raw.ctypes.data % 64
+    return raw[begin : begin + size].view(dtype).reshape(shape)
+
+
+def _owner(array: Any) -> Any:
+    """Find the object that keeps an array's memory alive."""
+    while getattr(array, "base", None) is not None:
+        array = array.base
+    return array
+
+
+def _column(path: Any) -> str:
+    """Name a column of a pytree for messages; nothing for a plain array."""
+    name = jax.tree_util.keystr(path, simple=True, separator=".")
+    return f", column {name}" if name else ""
+
+
+def _columns(data: Data) -> str:
+    """Name the columns of a data set for messages."""
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(data)]
+    names = [jax.tree_util.keystr(path, simple=True, separator=".") for path in paths]
+    if names == [""]:
+        return "a plain array"
+    return f"a {type(data).__name__} of columns {', '.join(names)}"[:150]
