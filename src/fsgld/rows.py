@@ -129,8 +129,9 @@ def _check_values(leaf: np.ndarray, where: str) -> None:
     if leaf.dtype.kind != "f" and target.itemsize == leaf.dtype.itemsize and not np.ma.isMaskedArray(leaf):
         return
     limits = np.finfo(target) if leaf.dtype.kind == "f" else np.iinfo(target)
-    for begin in range(0, len(leaf), 65536):
-        block = leaf[begin : begin + 65536]
+    step = max(1, 2**16 // max(1, leaf[:1].size))  # 65,536 values at a time
+    for begin in range(0, len(leaf), step):
+        block = leaf[begin : begin + step]
         values = np.asarray(block)
         bad = np.ma.getmaskarray(block) | ~((values >= limits.min) & (values <= limits.max))
         bad = bad.reshape(len(block), -1)
