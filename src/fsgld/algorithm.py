@@ -125,9 +125,10 @@ def _fits_in_cache(rows: Row, m: int) -> bool:
 
 def _scan(step: Any, state: State, draws: Any, record: int) -> tuple[State, Float[Array, "kept d"]]:
     """Run all steps and keep every record-th θ."""
+    unroll = 1 if jax.default_backend() == "cpu" else 10  # a GPU takes long to begin the next turn of a loop
 
     def stretch(state: State, draws: Any) -> tuple[State, Array]:
-        state, _ = jax.lax.scan(lambda s, draw: (step(s, draw), None), state, draws)
+        state, _ = jax.lax.scan(lambda s, draw: (step(s, draw), None), state, draws, unroll=unroll)
         return state, state.theta
 
     steps = len(jax.tree.leaves(draws)[0])

@@ -134,13 +134,16 @@ def excess_by_products(
 ) -> Float[np.ndarray, "S 2"]:
     """Find them from products of H_s with vectors, where H_s itself would be too large."""
     places = jnp.asarray(table.starts), jnp.asarray(table.sizes)
-    return extreme_eigenvalues(np.asarray(_excess_by_products(flat, theta, factor, surrogates, table.rows, *places)))
+    start = directions(len(theta), theta.dtype)
+    small = _excess_by_products(flat, theta, factor, surrogates, table.rows, *places, start)
+    return extreme_eigenvalues(np.asarray(small))
 
 
 @partial(jax.jit, static_argnums=0)
 def _excess_by_products(
-    flat: FlatModel, theta: Theta, factor: Array, surrogates: Gaussian, rows: Row, starts: Array, sizes: Array
-) -> Float[Array, "S n n"]:
+    flat: FlatModel, theta: Theta, factor: Array, surrogates: Gaussian, rows: Row, starts: Array, sizes: Array,
+    random: Float[Array, "n+1 d"],
+) -> Float[Array, "S n n"]:  # fmt: skip
     def client(one: tuple[Array, Array, Gaussian]) -> Array:
         start, size, q_s = one
         slope = lambda t: gradient(flat, t, Shard(rows, start, size))  # noqa: E731
@@ -149,7 +152,7 @@ def _excess_by_products(
             v = _unwhiten(factor, w)
             return whiten(factor, -jax.jvp(slope, (theta,), (v,))[1] - _times(q_s, v))
 
-        return lanczos(apply, len(theta), theta.dtype)
+        return lanczos(apply, random)
 
     return jax.lax.map(client, (starts, sizes, surrogates))
 
@@ -166,14 +169,18 @@ def extreme_eigenvalues(matrices: Float[np.ndarray, "S n n"]) -> Float[np.ndarra
     return np.where(finite[:, 0], ends, np.nan)
 
 
-def lanczos(apply: Callable[[Theta], Theta], d: int, dtype: np.dtype, iterations: int = 24) -> Float[Array, "n n"]:
+def directions(d: int, dtype: np.dtype, iterations: int = 24) -> Float[np.ndarray, "n+1 d"]:
+    """Draw directions for Lanczos' method with so many iterations, or d if that is less."""
+    return np.random.default_rng(0).standard_normal((min(d, iterations) + 1, d), np.float32).astype(dtype)
+
+
+def lanczos(apply: Callable[[Theta], Theta], random: Float[Array, "n+1 d"]) -> Float[Array, "n n"]:
     """Find a small tridiagonal matrix with the extreme eigenvalues of a symmetric operator by Lanczos' method.
 
-    Exact for d ≤ iterations. Directions are made orthogonal to all before; where a subspace is exhausted, a new
-    random direction begins another.
+    Exact for n = d. Directions are made orthogonal to all before; where a subspace is exhausted, a new random
+    direction begins another.
     """
-    n = min(d, iterations)
-    random = jnp.asarray(np.random.default_rng(0).standard_normal((n + 1, d)), dtype)
+    n, d, dtype = len(random) - 1, random.shape[1], random.dtype
     tiny = jnp.asarray(30 * np.finfo(dtype).eps, dtype)
 
     def unit(v: Array, Q: Array) -> tuple[Array, Array]:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, reduce
+from operator import add
 from typing import Any
 
 import jax
@@ -64,7 +65,7 @@ def own_products(environ: Mapping[str, str] = os.environ) -> bool:
 def _compiles() -> bool:
     """Whether JAX compiles a program with OWN_PRODUCTS."""
     try:
-        jax.jit(lambda: 0, compiler_options=OWN_PRODUCTS)()
+        jax.jit(lambda: 0, compiler_options=OWN_PRODUCTS).lower().compile()
     except Exception:  # JAX says of one that it does not know it
         return False
     return True
@@ -74,14 +75,14 @@ def _evaluate(jaxpr: Jaxpr, consts: list, args: list) -> list:
     """Evaluate equation by equation, by a rule where one applies."""
     values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
     equations: list[Equation] = jaxpr.eqns
-    made = {eqn.outvars[0]: eqn for eqn in equations}
+    made = {eqn.outvars[0]: eqn for eqn in equations if eqn.outvars}
 
     def read(variables: Iterable) -> list[Any]:
         return [v.val if isinstance(v, Literal) else values[v] for v in variables]
 
     for eqn in equations:
         name, given = eqn.primitive.name, read(eqn.invars)
-        maker = made.get(eqn.invars[0]) if name == "transpose" else None
+        maker = made.get(eqn.invars[0]) if name == "transpose" and eqn.params["permutation"] == (1, 0) else None
         if maker is not None and _is_product(maker):
             a, b = read(maker.invars)
             out = [_product(maker, a, b, turn=True)]
@@ -115,15 +116,16 @@ def _product(eqn: Equation, a: Array, b: Array, turn: bool = False) -> Array:
 
 
 def _is_sum_of_rows(eqn: Equation) -> bool:
-    """Whether an equation adds up the rows of a matrix, too many for one stretch and not very many."""
-    shape = eqn.invars[0].aval.shape
-    return len(shape) == 2 and tuple(eqn.params["axes"]) == (0,) and STRETCH < shape[0] <= 8 * STRETCH
+    """Whether an equation adds up the rows of a real matrix, too many for one stretch and not very many."""
+    x = eqn.invars[0].aval
+    rows = x.ndim == 2 and tuple(eqn.params["axes"]) == (0,) and STRETCH < x.shape[0] <= 8 * STRETCH
+    return rows and jnp.issubdtype(x.dtype, jnp.floating)
 
 
 def _sum_of_rows(eqn: Equation, x: Array) -> Array:
     parts = -(-len(x) // STRETCH)
     length = -(-len(x) // parts)
-    return sum(jnp.sum(x[i * length : (i + 1) * length], axis=0) for i in range(1, parts)) + jnp.sum(x[:length], axis=0)
+    return reduce(add, (jnp.sum(x[i * length : (i + 1) * length], axis=0) for i in range(parts)))
 
 
 def _is_vector(eqn: Equation) -> bool:
@@ -144,7 +146,8 @@ def _is_one_of_each_row(eqn: Equation) -> bool:
     at, (operand, index, update) = eqn.params["dimension_numbers"], (v.aval for v in eqn.invars)
     axes = at.operand_batching_dims, at.scatter_indices_batching_dims, at.scatter_dims_to_operand_dims
     one = operand.ndim == 2 and index.size == update.size == operand.shape[0]
-    return one and tuple(map(tuple, axes)) == ((0,), (0,), (1,)) and jnp.can_cast(index.dtype, jnp.int64)
+    whole = jnp.can_cast(index.dtype, jnp.int64) and index.dtype != jnp.uint32  # without x64 no other type holds it
+    return one and tuple(map(tuple, axes)) == ((0,), (0,), (1,)) and whole
 
 
 def _one_of_each_row(eqn: Equation, operand: Array, index: Array, update: Array) -> Array:

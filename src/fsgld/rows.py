@@ -125,7 +125,7 @@ def check_rows(data: Data, name: str) -> int:
 
 def _check_values(leaf: np.ndarray, where: str) -> None:
     """Refuse masked values, NaN, infinities and what JAX's type cannot hold; block by block, to save memory."""
-    target = jax.dtypes.canonicalize_dtype(leaf.dtype)
+    target = jax.dtypes.canonicalize_dtype(leaf.dtype.newbyteorder("="))
     if leaf.dtype.kind != "f" and target.itemsize == leaf.dtype.itemsize and not np.ma.isMaskedArray(leaf):
         return
     limits = np.finfo(target) if leaf.dtype.kind == "f" else np.iinfo(target)
@@ -165,32 +165,18 @@ def _check_alike(one: Data, other: Data, name: str, other_name: str) -> None:
 
 
 def _join(parts: Sequence[np.ndarray]) -> jax.Array:
-    """Put arrays end to end: as they are where they lie so in one owner's memory, else in one copy."""
+    """Put arrays end to end, in one copy that JAX takes as it is; the user's own memory may change later."""
     dtype = jax.dtypes.canonicalize_dtype(parts[0].dtype.newbyteorder("="))
     shape = (sum(map(len, parts)), *parts[0].shape[1:])
-    ends = [part.ctypes.data + part.nbytes for part in parts]
-    adjacent = all(end == part.ctypes.data for end, part in zip(ends, parts[1:], strict=False))
-    whole = all(part.flags.c_contiguous and _owner(part) is _owner(parts[0]) for part in parts)
-    if adjacent and whole and dtype == parts[0].dtype:
-        # Not parts[0].strides: an axis of length 1 is contiguous whatever its stride
-        line = np.lib.stride_tricks.as_strided(parts[0], (int(np.prod(shape)),), (parts[0].itemsize,))
-        return jax.device_put(line.reshape(shape))
-    return jax.device_put(np.concatenate(parts, out=aligned(shape, dtype), casting="same_kind"))
+    return jax.device_put(np.concatenate(parts, out=_aligned(shape, dtype), casting="same_kind"))
 
 
-def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Make an array in memory that JAX can use as it is: on a CPU it copies what does not begin at a multiple of 64."""
+def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Make an array that begins at a multiple of 64 bytes; on a CPU JAX copies others once more."""
     size = np.dtype(dtype).itemsize * int(np.prod(shape))
     raw = np.empty(size + 64, np.uint8)
     begin = -raw.ctypes.data % 64
     return raw[begin : begin + size].view(dtype).reshape(shape)
-
-
-def _owner(array: Any) -> Any:
-    """Find the object that keeps an array's memory alive."""
-    while getattr(array, "base", None) is not None:
-        array = array.base
-    return array
 
 
 def _column(path: Any) -> str:

@@ -88,6 +88,7 @@ def run(
     advance = engine if callable(engine) else ENGINES[engine]
     calls = checkpoint.load() if checkpoint else []
     federation, chains = _resume(rules, plan, schedule, federation, chains, calls)
+    calls = [{name: call[name] for name in call if not name.startswith("state_")} for call in calls]
     seconds = {"compile_and_first_call": 0.0, "further_calls": 0.0}
     total, found, look, converged = -(-keep.rounds // plan.rounds), len(calls), 0, None
     with _bar(progress, keep.rounds, min(found * plan.rounds, keep.rounds)) as show:
@@ -98,11 +99,10 @@ def run(
                 if schedule.anchors(first):
                     federation = _anchor_again(rules, federation, chains, calls[-1], first)
                 chains, trace = advance(rules, plan, dynamics, federation, chains, root, jnp.int32(first))
-                _forget_states(calls)
-                calls.append(_collect(keep, first, plan.rounds, chains, trace))
+                calls.append(_collect(keep, first, plan.rounds, trace))
                 seconds["further_calls" if call else "compile_and_first_call"] += time.perf_counter() - begin
                 if checkpoint:
-                    checkpoint.append(call, calls[-1])
+                    checkpoint.append(call, calls[-1] | _states(chains))
                 show(done, calls[-1])
             if not calls[call]["alive"][:, -1].any():
                 break  # all chains have diverged
@@ -138,34 +138,32 @@ def _anchor_again(rules: Rules, federation: Federation, chains: Chain, call: Arr
     return federation._replace(table=anchor_all(rules.model, rules.likelihood, federation.table, there, theta, shards))
 
 
-def _collect(keep: Keep, first: int, rounds: int, chains: Chain, trace: Any) -> Arrays:
+def _collect(keep: Keep, first: int, rounds: int, trace: Any) -> Arrays:
     """Bring one call's results to the host and keep every thin-th step."""
     steps = keep.steps(first, rounds)
     first_kept = 0 if keep.open_end else keep.dropped(keep.rounds)
     wanted = np.flatnonzero((steps % keep.thin == 0) & (steps > first_kept))
-    count, _, _, d = trace.draws.shape
-    flat = np.asarray(trace.draws).reshape(count, -1, d)
-    leaves = {f"state_{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(chains))}
-    leaves |= {} if trace.there is None else {"there": trace.there}
+    # None wanted: nothing to fetch from another device
+    recorded = np.asarray(trace.draws if len(wanted) else trace.draws[:, :, :0])
+    draws = recorded.reshape(len(recorded), -1, recorded.shape[-1])[:, wanted]
     return {
-        "draws": flat[:, wanted],
+        "draws": draws,
         "steps": steps[wanted],
         "visited": np.asarray(trace.visited)[:, : keep.rounds - first],
         "alive": np.asarray(trace.alive)[:, : keep.rounds - first],
-        **leaves,
+        **({} if trace.there is None else {"there": trace.there}),
     }
+
+
+def _states(chains: Chain) -> Arrays:
+    """Bring the chains themselves to the host, to go on from there."""
+    return {f"state_{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(chains))}
 
 
 def _restore(chains: Chain, call: Arrays) -> Chain:
     """Put the chains that a call left back into their structure."""
     leaves = (jnp.asarray(call[f"state_{i}"]) for i in range(len(jax.tree.leaves(chains))))
     return jax.tree.map(lambda _: next(leaves), chains)
-
-
-def _forget_states(calls: list[Arrays]) -> None:
-    """Let go of where chains were after the last call; tables of their own may be large."""
-    for name in [name for name in calls[-1] if name.startswith("state_")] if calls else []:
-        del calls[-1][name]
 
 
 def _join(keep: Keep, calls: list[Arrays]) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Helpers that split one data set into shards, one a client, to simulate clients that differ.
 
-A data set is an array or a pytree of arrays (a tuple, a dict of columns) with equal first axes; rows are used once. All
-shards lie in one piece of memory, which `fsgld.sample` uses as it is.
+A data set is an array or a pytree of arrays (a tuple, a dict of columns) with equal first axes. Rows are used once.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import jax
 import numpy as np
 
 from fsgld.errors import InputError, brief, check_whole, is_number
-from fsgld.rows import Data, aligned, check_rows
+from fsgld.rows import Data, check_rows
 
 
 def iid(data: Data, clients: int, seed: int = 0) -> list[Data]:
@@ -118,16 +117,8 @@ def _rng(seed: int) -> np.random.Generator:
 
 
 def _deal(data: Data, parts: list[np.ndarray]) -> list[Data]:
-    """Take the rows of every part, one part after the other in memory."""
-    leaves, structure = jax.tree.flatten(data)
-    order, ends = np.concatenate(parts), np.cumsum([len(part) for part in parts])[:-1]
-    columns = [np.split(_take(np.asarray(leaf), order), ends) for leaf in leaves]
-    return [jax.tree.unflatten(structure, shard) for shard in zip(*columns, strict=True)]
-
-
-def _take(leaf: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Take rows, for which the index is in bounds."""
-    return np.take(leaf, order, axis=0, out=aligned((len(order), *leaf.shape[1:]), leaf.dtype), mode="clip")
+    """Take the rows of every part."""
+    return [jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i], data) for i in parts]
 
 
 def _cut(pool: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:

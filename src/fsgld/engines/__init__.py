@@ -137,7 +137,8 @@ def make_plan(chains: int, rounds: int, local_steps: int, m: int, d: int, record
     # A call is a power of two of rounds, so that runs of other lengths find the same program; at least
     # 16 calls a run, none longer than about two seconds, none that records more than 2^26 numbers.
     recorded = 2**26 * record // (local_steps * chains * d)
-    a_call = min(rounds // 16, int(1e9 / (local_steps * chains * m * d)), recorded)
+    two_seconds = 1e9 if cpu else 1e12  # of work, measured in numbers read
+    a_call = min(rounds // 16, int(two_seconds / (local_steps * chains * m * d)), recorded)
     rounds_a_call = 2 ** max(0, int(np.log2(max(a_call, 1))))
     group = min(2 ** int(np.log2(group)), rounds_a_call)
     return Plan(chains, rounds_a_call, local_steps, group, block, together)

@@ -116,10 +116,10 @@ def _suits(rules: Rules, thetas: Float[Array, "chains d"], rows: Row) -> bool:
     """Whether rewriting the gradient pays; found out once for every model and size."""
     columns, structure = jax.tree.flatten(rows)
     looks = [(array.shape[1:], array.dtype) for array in (thetas, *columns)]
-    return _suits_shapes(rules.model, rules.batch_size, structure, *looks)
+    return _suits_shapes(jax.dtypes.canonicalize_dtype(float), rules.model, rules.batch_size, structure, *looks)
 
 
 @lru_cache
-def _suits_shapes(model: FlatModel, m: int, structure: Any, theta: tuple, *columns: tuple) -> bool:
+def _suits_shapes(default: Any, model: FlatModel, m: int, structure: Any, theta: tuple, *columns: tuple) -> bool:
     batch = jax.tree.unflatten(structure, [np.empty((m, *shape), dtype) for shape, dtype in columns])
     return suits(model.grad_log_likelihood, np.empty(*theta), batch)
