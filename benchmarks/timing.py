@@ -23,7 +23,8 @@ class Timed:
         return float((first - measure(self.run, self.short))[0])
 
     def slope(self) -> np.ndarray:
-        """Marginal µs per step: (CPU, wall). Set-up and compilation cancel."""
+        """Marginal µs per step: (CPU, wall). Set-up and compilation cancel; the first run warms what others cooled."""
+        self.run(self.short)
         seconds = measure(self.run, self.long) - measure(self.run, self.short)
         return 1e6 * seconds / ((self.long - self.short) * self.local_steps)
 
