@@ -55,8 +55,8 @@ def suits(function: Callable, *args: Any) -> bool:
     return all(_is_small(eqn) for eqn in equations if eqn.primitive.name in PRODUCTS)
 
 
-def own_products(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether programs may be compiled with OWN_PRODUCTS: on a CPU, if jaxlib knows them and the user sets none."""
+def may_rewrite(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether gradients may be rewritten: on a CPU, if jaxlib knows OWN_PRODUCTS and the user sets none of them."""
     theirs = any(name in environ.get("XLA_FLAGS", "") for name in OWN_PRODUCTS)
     return not theirs and environ.get("FSGLD_XLA_FLAGS") != "off" and jax.default_backend() == "cpu" and _compiles()
 

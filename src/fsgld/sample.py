@@ -40,7 +40,7 @@ from fsgld.parts import Parts, choose_parts, make_memos
 from fsgld.preflight import Preflight, look
 from fsgld.refresh import Table, anchor_each, own_tables
 from fsgld.results import Result
-from fsgld.rewrite import own_products
+from fsgld.rewrite import may_rewrite
 from fsgld.rows import Data, Shards, gather
 from fsgld.run import Keep, Schedule, run
 from fsgld.surrogates import Gaussian
@@ -312,7 +312,7 @@ def _digests(dynamics: Dynamics, federation: Federation, chains: Chain) -> dict[
     return {
         "dynamics and surrogates": digest((dynamics, federation._replace(rows=()), chains)),
         "versions": _versions(),
-        "compiler options": f"{os.environ.get('XLA_FLAGS', '')}, own products: {own_products()}",
+        "compiler options": f"{os.environ.get('XLA_FLAGS', '')}, own products: {may_rewrite()}",
     }
 
 

@@ -22,7 +22,7 @@ from fsgld.dynamics import Dynamics, State
 from fsgld.engines import RUNAWAY, Chain, Federation, Plan, Trace, leave
 from fsgld.model import FlatModel, Row
 from fsgld.randomness import Numbers, RoundKeys, numbers, round_keys
-from fsgld.rewrite import OWN_PRODUCTS, own_products, suits
+from fsgld.rewrite import OWN_PRODUCTS, may_rewrite, suits
 
 
 def advance(
@@ -36,7 +36,7 @@ def advance(
     which: Int[Array, " chains"] | None = None,
 ) -> tuple[Chain, Trace]:
     """Take every chain `plan.rounds` rounds further; `which` are their numbers, by default 0, 1, …."""
-    rewritten = own_products() and _suits(rules, chains.state.theta, federation.rows)
+    rewritten = may_rewrite() and _suits(rules, chains.state.theta, federation.rows)
     rules = rules._replace(model=rules.model._replace(rewritten=rewritten))
     return PROGRAMS[rewritten](rules, plan, dynamics, federation, chains, root, first_round, which)
 
@@ -120,6 +120,7 @@ def _suits(rules: Rules, thetas: Float[Array, "chains d"], rows: Row) -> bool:
 
 
 @lru_cache
-def _suits_shapes(default: Any, model: FlatModel, m: int, structure: Any, theta: tuple, *columns: tuple) -> bool:
+def _suits_shapes(precision: Any, model: FlatModel, m: int, structure: Any, theta: tuple, *columns: tuple) -> bool:
+    """Answer for shapes and types; another default precision of JAX traces a model otherwise."""
     batch = jax.tree.unflatten(structure, [np.empty((m, *shape), dtype) for shape, dtype in columns])
     return suits(model.grad_log_likelihood, np.empty(*theta), batch)
