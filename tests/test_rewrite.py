@@ -14,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 import fsgld
 from fsgld import rewrite
 from fsgld.engines import compiled
+from fsgld.programs import OWN_PRODUCTS, may_set
 
 RNG = np.random.default_rng(0)
 M, P = 50, 6
@@ -159,39 +160,15 @@ def test_a_function_that_cannot_be_traced_is_left_alone():
     assert not rewrite.suits(lambda x: float(x), jnp.ones(()))
 
 
-@pytest.mark.parametrize(
-    ("environ", "allowed"),
-    [
-        ({}, True),
-        ({"XLA_FLAGS": "--xla_dump_to=x"}, True),
-        ({"XLA_FLAGS": "--xla_cpu_prefer_vector_width=256"}, False),
-        ({"FSGLD_XLA_FLAGS": "off"}, False),
-    ],
-)
-def test_options_are_only_set_where_the_user_sets_none(environ, allowed):
-    if jax.default_backend() != "cpu":
-        allowed = False
-    assert rewrite.may_rewrite(environ) == allowed
-
-
-def test_options_that_this_jaxlib_does_not_know_are_not_set(monkeypatch):
-    monkeypatch.setattr(rewrite, "OWN_PRODUCTS", {"xla_cpu_no_such_option": True})
-    rewrite._compiles.cache_clear()
-    try:
-        assert not rewrite.may_rewrite({})
-    finally:
-        rewrite._compiles.cache_clear()
-
-
 def test_xla_computes_the_products_itself(tmp_path):
     """The reason for all this. XLA writes a file for every product that it computes; for a library's there is none."""
     code = """
 import sys, jax, test_rewrite
-from fsgld import rewrite
+from fsgld import programs
 plain, rewritten, theta = test_rewrite.gradients(test_rewrite.network)
 theta = theta.astype("float32")
 libraries = jax.jit(plain).lower(theta).compile()
-own = jax.jit(lambda t: rewritten(t), compiler_options=rewrite.OWN_PRODUCTS).lower(theta).compile()
+own = jax.jit(lambda t: rewritten(t), compiler_options=programs.OWN_PRODUCTS).lower(theta).compile()
 """
     flags = f"--xla_dump_to={tmp_path} --xla_dump_hlo_module_re=jit__lambda.*"
     environ = os.environ | {"XLA_FLAGS": flags, "FSGLD_XLA_FLAGS": "off", "JAX_PLATFORMS": "cpu"}
@@ -214,7 +191,7 @@ def test_chains_are_those_of_the_reference_engine(chains, slot, monkeypatch):
         compiled.PROGRAMS, True, lambda *a, p=compiled.PROGRAMS[True]: used.append(a[0].model.rewritten) or p(*a)
     )
     ours, theirs = (fsgld.sample(model, shards, None, engine=e, **settings) for e in ("compiled", "reference"))
-    assert (used and all(used)) or not rewrite.may_rewrite(os.environ)
+    assert (used and all(used)) or not may_set(OWN_PRODUCTS)
     for a, b in zip(jax.tree.leaves(ours.draws), jax.tree.leaves(theirs.draws), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
 
@@ -228,4 +205,4 @@ def test_the_answer_is_not_kept_for_another_precision():
         for _ in range(2):
             with jax.enable_x64(x64):
                 fsgld.sample(model, [rows], None, dynamics=fsgld.langevin(1e-3), batch_size=4, local_steps=3, rounds=4)
-    assert compiled._suits_shapes.cache_info().misses == 2 or not rewrite.may_rewrite()
+    assert compiled._suits_shapes.cache_info().misses == 2 or not may_set(OWN_PRODUCTS)

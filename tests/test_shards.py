@@ -8,6 +8,7 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fsgld import InputError, shards
+from fsgld import InputError, Model, sample, shards
 from fsgld.rows import Shards, gather
 
 N = 60
@@ -284,6 +285,71 @@ def test_gather_reads_the_right_rows(name: str) -> None:
     assert_gathered(VIEWS[name])
 
 
+def constant(array: np.ndarray, fortran: bool = False) -> np.ndarray:
+    """Copy an array to memory that cannot be written and begins at a multiple of 64 bytes, as that of a mapped file."""
+    raw = np.empty(array.nbytes + 64, np.uint8)
+    begin = -raw.ctypes.data % 64
+    raw[begin : begin + array.nbytes] = np.frombuffer(array.tobytes("F" if fortran else "C"), np.uint8)
+    flat = np.frombuffer(memoryview(raw).toreadonly(), array.dtype, array.size, begin)
+    return flat.reshape(array.shape, order="F" if fortran else "C")
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="other devices have a memory of their own")
+@pytest.mark.parametrize(
+    ("parts", "shared"),
+    [
+        (lambda c: [c], True),
+        (lambda c: [c[:5], c[5:6], c[6:]], True),
+        (lambda c: [c[0:1:5], c[1:]], True),  # one row, whatever its stride
+        (lambda c: [c[8:]], True),  # 8 rows are 128 bytes
+        (lambda c: [c[3:]], False),  # 48 bytes: JAX cannot share that
+        (lambda c: [c[:5], c[6:]], False),
+        (lambda c: [c[5:], c[:5]], False),
+        (lambda c: [c, c], False),
+        (lambda c: [c[::2], c[1::2]], False),
+        (lambda c: [c[:, :1]], False),
+        (lambda c: [np.broadcast_to(c[0], (4, 2)), c[1:]], False),
+        (lambda c: [c[:5], constant(BASE[5:])], False),
+        (lambda c: [c.copy()], False),
+        (lambda c: [constant(BASE, fortran=True)], False),
+        (lambda c: [constant(BASE.astype(">f8"))], False),
+        (lambda c: [marked(BASE)], False),
+        (lambda c: [jnp.asarray(BASE)], True),
+        (lambda c: [jnp.asarray(BASE)[:5], jnp.asarray(BASE)[5:]], False),
+    ],
+)  # fmt: skip
+def test_constant_memory_is_shared(parts: Callable, shared: bool) -> None:
+    """Where the rows of all clients lie end to end in memory that nobody can write, the table is that memory."""
+    given = [np.asarray(part) for part in parts(constant(BASE))]
+    assert_gathered(given)
+    assert (gather(given).rows.unsafe_buffer_pointer() == given[0].ctypes.data) == shared
+
+
+def marked(array: np.ndarray) -> np.ndarray:
+    """Copy an array to memory where JAX could share it, and mark it read-only; the mark can be taken off again."""
+    raw = np.empty(array.nbytes + 64, np.uint8)
+    begin = -raw.ctypes.data % 64
+    copy = raw[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    copy.flags.writeable = raw.flags.writeable = False
+    return copy
+
+
+def test_a_mapped_file_is_shared_and_gives_the_same_draws(tmp_path: Path) -> None:
+    """What `np.load(..., mmap_mode="r")` gives is not copied. One that can be written to is."""
+    x = np.random.default_rng(0).normal(size=(60, 2))
+    np.save(tmp_path / "x.npy", x)
+    mapped, open_to_all, own = (np.load(tmp_path / "x.npy", mmap_mode=mode) for mode in ("r", "c", None))
+    model = Model(lambda m: -0.5 * jnp.sum(m**2), lambda m, row: -0.5 * jnp.sum((row - m) ** 2), jnp.zeros(2))
+    run = {"rounds": 20, "chains": 2, "progress": False}
+    draws = [sample(model, np.split(data, [10, 40]), **run).draws for data in (mapped, open_to_all, own)]
+    np.testing.assert_array_equal(draws[0], draws[2])
+    np.testing.assert_array_equal(draws[1], draws[2])
+    if jax.default_backend() == "cpu":
+        pointers = [gather(np.split(data, [10, 40])).rows.unsafe_buffer_pointer() for data in (mapped, open_to_all)]
+        assert pointers[0] == mapped.ctypes.data and pointers[1] != open_to_all.ctypes.data
+
+
 @st.composite
 def views(draw: st.DrawFn, base: np.ndarray) -> np.ndarray:
     """Take a slice of a base array, of any step and any length from 1, or a repeated row."""
@@ -298,10 +364,11 @@ def views(draw: st.DrawFn, base: np.ndarray) -> np.ndarray:
 
 
 @settings(quickly, max_examples=300)
-@given(data=st.data(), fortran=st.booleans(), width=st.integers(0, 2))
-def test_gather_reads_the_right_rows_of_any_views(data: st.DataObject, fortran: bool, width: int) -> None:
+@given(data=st.data(), fortran=st.booleans(), fixed=st.booleans(), width=st.integers(0, 2))
+def test_gather_reads_the_right_rows_of_any_views(data: st.DataObject, fortran: bool, fixed: bool, width: int) -> None:
     base = np.arange(8.0 * max(width, 1)).reshape(8, *([width] if width else []))
     base = np.asfortranarray(base) if fortran else base
+    base = constant(base, fortran) if fixed else base
     assert_gathered(data.draw(st.lists(views(base), min_size=1, max_size=4)))
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fsgld.sample import sample
     from fsgld.surrogates import Gaussian
 
-__version__ = "0.2.1"
+__version__ = "0.2.2"
 
 _set_flags()  # before JAX starts
 

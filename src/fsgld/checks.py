@@ -20,6 +20,7 @@ from fsgld.dynamics import Dynamics
 from fsgld.errors import InputError, brief, check_whole, first_line, is_number
 from fsgld.likelihood import Likelihood
 from fsgld.model import FlatModel, Model, Theta, as_theta
+from fsgld.programs import quick
 from fsgld.rows import Shards
 from fsgld.run import ENGINES
 from fsgld.surrogates import Gaussian
@@ -233,7 +234,7 @@ def check_finite_at(flat: FlatModel, theta: Theta, table: Shards, where: str) ->
         )
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(quick, static_argnums=0)
 def _prior_at(flat: FlatModel, theta: Theta) -> tuple[Float[Array, ""], Theta]:
     """Evaluate the log prior and its gradient."""
     return flat.log_prior(theta), flat.grad_log_prior(theta)

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from fsgld.algorithm import take
 from fsgld.model import FlatModel, Row, Theta
+from fsgld.programs import quick
 from fsgld.rows import Shards, asked
 from fsgld.surrogates import Gaussian
 
@@ -47,10 +48,7 @@ def gradient(flat: FlatModel, theta: Theta, shard: Shard) -> Theta:
 @partial(jax.jit, static_argnums=(0, 3))
 def curvature(flat: FlatModel, theta: Theta, shard: Shard, kind: str) -> Float[Array, "d d"] | Float[Array, " d"]:
     """Evaluate H_s(θ) ("dense") or its diagonal ("diagonal")."""
-
-    def column(rows: Row, w: Array, direction: Theta) -> Theta:
-        slope = lambda t: jax.grad(_weighted, 1)(flat, t, rows, w)  # noqa: E731
-        return -jax.jvp(slope, (theta,), (direction,))[1]
+    column = partial(_times_curvature, flat, theta)
 
     def block(rows: Row, w: Array) -> Array:
         basis = jnp.eye(len(theta), dtype=theta.dtype)
@@ -62,13 +60,17 @@ def curvature(flat: FlatModel, theta: Theta, shard: Shard, kind: str) -> Float[A
     return H if kind == "diagonal" else (H + H.T) / 2
 
 
+def curvature_times(flat: FlatModel, theta: Theta, shard: Shard, v: Theta) -> Theta:
+    """Evaluate H_s(θ) v."""
+    return sum_over_rows(lambda rows, w: _times_curvature(flat, theta, rows, w, v), shard)
+
+
 @partial(jax.jit, static_argnums=0)
 def largest_curvature(flat: FlatModel, theta: Theta, shard: Shard) -> Float[Array, ""]:
     """Find the largest |eigenvalue| of H_s(θ) by 30 power iterations."""
 
     def iterate(_: Any, v: Theta) -> Theta:
-        slope = lambda t: gradient(flat, t, shard)  # noqa: E731
-        return -jax.jvp(slope, (theta,), (v / jnp.linalg.norm(v),))[1]
+        return curvature_times(flat, theta, shard, v / jnp.linalg.norm(v))
 
     v = jnp.cos(jnp.arange(1, len(theta) + 1, dtype=theta.dtype))
     return jnp.linalg.norm(jax.lax.fori_loop(0, 30, iterate, v))
@@ -82,7 +84,7 @@ def taylor(flat: FlatModel, theta: Theta, shard: Shard, kind: str, G: Theta | No
     return Gaussian.from_precision(theta, curvature(flat, theta, shard, kind)) + Gaussian(G)
 
 
-@partial(jax.jit, static_argnums=(0, 2))
+@partial(quick, static_argnums=(0, 2))
 def prior_taylor(flat: FlatModel, theta: Theta, kind: str = "dense") -> Gaussian:
     """Expand the log prior at θ to second order; exact for a Gaussian prior (an independent one, if diagonal)."""
     if kind == "dense":
@@ -115,16 +117,17 @@ def mean_derivatives(
     return G, H
 
 
-@partial(jax.jit, static_argnums=(0, 5))
+@partial(quick, static_argnums=(0, 5))
 def _all_clients(
     flat: FlatModel, theta: Theta, rows: Row, starts: Array, sizes: Array, kind: str | None
 ) -> tuple[Array, Array, Array | None]:
     """Go through the clients one after the other."""
+    both = jax.value_and_grad(_weighted, 1)
 
     def client(place: tuple[Array, Array]) -> tuple[Array, Array, Array | None]:
         shard = Shard(rows, *place)
         H = None if kind is None else curvature(flat, theta, shard, kind)
-        return value(flat, theta, shard), gradient(flat, theta, shard), H
+        return *sum_over_rows(lambda rows, w: both(flat, theta, rows, w), shard), H
 
     return jax.lax.map(client, (starts, sizes))
 
@@ -132,6 +135,12 @@ def _all_clients(
 def _weighted(flat: FlatModel, theta: Theta, rows: Row, weights: Array) -> Float[Array, ""]:
     """Evaluate Σ_i w_i log p(x_i | θ)."""
     return weights.astype(theta.dtype) @ flat.log_likelihood(theta, rows)
+
+
+def _times_curvature(flat: FlatModel, theta: Theta, rows: Row, weights: Array, v: Theta) -> Theta:
+    """Evaluate −∇²(Σ_i w_i log p(x_i | θ)) v."""
+    slope = lambda t: jax.grad(_weighted, 1)(flat, t, rows, weights)  # noqa: E731
+    return -jax.jvp(slope, (theta,), (v,))[1]
 
 
 def _add(a: Any, b: Any) -> Any:

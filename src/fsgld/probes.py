@@ -16,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from fsgld.derivatives import Shard, all_clients, gradient, sum_over_rows
+from fsgld.derivatives import Shard, all_clients, curvature_times, gradient, sum_over_rows
 from fsgld.model import FlatModel, Row, Theta
+from fsgld.programs import quick
 from fsgld.rows import Shards, asked
 from fsgld.surrogates import Gaussian
 
@@ -45,7 +46,7 @@ def residuals(
     return _residuals(flat, points, factor, surrogates, table.rows, *places)
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(quick, static_argnums=0)
 def _residuals(
     flat: FlatModel, points: Float[Array, "K d"], factor: Array, surrogates: Gaussian, rows: Row, starts: Array,
     sizes: Array,
@@ -70,7 +71,7 @@ def residual(flat: FlatModel, points: Float[Array, "K d"], factor: Array, q_s: G
     return jax.lax.map(at, points)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(quick, static_argnums=(0, 1))
 def noise_all(
     flat: FlatModel, differences: bool, points: Float[Array, "K d"], anchor: Theta, factor: Array, rows: Row,
     weights: Float[Array, " N"], starts: Array, sizes: Array,
@@ -139,20 +140,20 @@ def excess_by_products(
     return extreme_eigenvalues(np.asarray(small))
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(quick, static_argnums=0)
 def _excess_by_products(
     flat: FlatModel, theta: Theta, factor: Array, surrogates: Gaussian, rows: Row, starts: Array, sizes: Array,
-    random: Float[Array, "n+1 d"],
+    random: Float[Array, "n+1 d"] | Float[np.ndarray, "n+1 d"],
 ) -> Float[Array, "S n n"]:  # fmt: skip
     def client(one: tuple[Array, Array, Gaussian]) -> Array:
         start, size, q_s = one
-        slope = lambda t: gradient(flat, t, Shard(rows, start, size))  # noqa: E731
+        shard = Shard(rows, start, size)
 
         def apply(w: Theta) -> Theta:
             v = _unwhiten(factor, w)
-            return whiten(factor, -jax.jvp(slope, (theta,), (v,))[1] - _times(q_s, v))
+            return whiten(factor, curvature_times(flat, theta, shard, v) - _times(q_s, v))
 
-        return lanczos(apply, random)
+        return lanczos(apply, jnp.asarray(random))
 
     return jax.lax.map(client, (starts, sizes, surrogates))
 

@@ -4,15 +4,15 @@ XLA computes a small matrix product itself where it has the form (m × k)·(k ×
 any other, say the Aᵀ B of a weight's gradient, it calls a library, which takes longer to prepare fifty rows than to
 multiply them. `rewrite` transposes factors first. It also adds rows up in short stretches, puts a vector together part
 by part and writes out which entry a label picks, because XLA has slow general code for these. `suits` says whether that
-pays: whether XLA computes all products then. Such a program is compiled with options of its own, OWN_PRODUCTS: no
-products shared among threads, no library for sums, the CPU's longest vectors. No other program has them.
+pays: whether XLA computes all products then. Such a program is compiled with options of its own
+(`fsgld.programs.OWN_PRODUCTS`): no products shared among threads, no library for sums, the CPU's longest vectors, and
+less work for the compiler. No other program has them.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache, reduce
+from collections.abc import Callable, Iterable, Iterator
+from functools import reduce
 from operator import add
 from typing import Any
 
@@ -23,9 +23,6 @@ from jaxtyping import Array
 
 Equation = Any  # a JaxprEqn, whose types say less about its variables than is known
 
-OWN_PRODUCTS = {
-    "xla_cpu_multi_thread_eigen": False, "xla_cpu_experimental_ynn_fusion_type": "", "xla_cpu_prefer_vector_width": 512,
-}  # fmt: skip
 INLINED = {"jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call"}
 PRODUCTS = {"dot_general", "conv_general_dilated"}
 STRAIGHT = (((1,), (0,)), ((), ()))  # (m × k)·(k × n) in the words of lax.dot_general
@@ -53,22 +50,6 @@ def suits(function: Callable, *args: Any) -> bool:
     except Exception:  # equations that cannot be taken one by one; what is wrong with a function shows elsewhere
         return False
     return all(_is_small(eqn) for eqn in equations if eqn.primitive.name in PRODUCTS)
-
-
-def may_rewrite(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether gradients may be rewritten: on a CPU, if jaxlib knows OWN_PRODUCTS and the user sets none of them."""
-    theirs = any(name in environ.get("XLA_FLAGS", "") for name in OWN_PRODUCTS)
-    return not theirs and environ.get("FSGLD_XLA_FLAGS") != "off" and jax.default_backend() == "cpu" and _compiles()
-
-
-@cache
-def _compiles() -> bool:
-    """Whether JAX compiles a program with OWN_PRODUCTS."""
-    try:
-        jax.jit(lambda: 0, compiler_options=OWN_PRODUCTS).lower().compile()
-    except Exception:  # JAX says of one that it does not know it
-        return False
-    return True
 
 
 def _evaluate(jaxpr: Jaxpr, consts: list, args: list) -> list:

@@ -165,10 +165,42 @@ def _check_alike(one: Data, other: Data, name: str, other_name: str) -> None:
 
 
 def _join(parts: Sequence[np.ndarray]) -> jax.Array:
-    """Put arrays end to end, in one copy that JAX takes as it is; the user's own memory may change later."""
+    """Put arrays end to end, in one copy that JAX takes as it is; without one if they lie so in constant memory."""
     dtype = jax.dtypes.canonicalize_dtype(parts[0].dtype.newbyteorder("="))
     shape = (sum(map(len, parts)), *parts[0].shape[1:])
-    return jax.device_put(np.concatenate(parts, out=_aligned(shape, dtype), casting="same_kind"))
+    joined = _constant(parts) if parts[0].dtype == dtype else None
+    if joined is None:
+        return jax.device_put(np.concatenate(parts, out=_aligned(shape, dtype), casting="same_kind"))
+    return jax.device_put(joined.view(dtype).reshape(shape))
+
+
+def _constant(parts: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Give the bytes of arrays that lie end to end in memory that nobody can write, as of a file that np.load maps.
+
+    An array that is marked as read-only is not enough: the mark can be taken off.
+    """
+    begins = np.array([part.ctypes.data for part in parts])
+    ends = begins + [part.nbytes for part in parts]
+    owner = _owner(parts[0])
+    if any(_owner(part) is not owner or not part.flags.c_contiguous for part in parts) or any(begins[1:] != ends[:-1]):
+        return None
+    try:
+        memory = memoryview(owner)
+    except TypeError:  # no owner but the array itself, or one that does not say
+        return None
+    if not memory.readonly or not memory.c_contiguous:
+        return None
+    all_bytes = np.frombuffer(memory, np.uint8)
+    first, last = (int(place) - all_bytes.ctypes.data for place in (begins[0], ends[-1]))
+    return all_bytes[first:last] if first >= 0 and last <= len(all_bytes) else None
+
+
+def _owner(array: np.ndarray) -> Any:
+    """Find the object whose memory an array shows; None if that is an array."""
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    return owner
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

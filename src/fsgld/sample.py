@@ -38,9 +38,9 @@ from fsgld.measure import check_langevin
 from fsgld.model import FlatModel, Model, Params, Theta
 from fsgld.parts import Parts, choose_parts, make_memos
 from fsgld.preflight import Preflight, look
+from fsgld.programs import OWN_PRODUCTS, may_set
 from fsgld.refresh import Table, anchor_each, own_tables
 from fsgld.results import Result
-from fsgld.rewrite import may_rewrite
 from fsgld.rows import Data, Shards, gather
 from fsgld.run import Keep, Schedule, run
 from fsgld.surrogates import Gaussian
@@ -312,7 +312,7 @@ def _digests(dynamics: Dynamics, federation: Federation, chains: Chain) -> dict[
     return {
         "dynamics and surrogates": digest((dynamics, federation._replace(rows=()), chains)),
         "versions": _versions(),
-        "compiler options": f"{os.environ.get('XLA_FLAGS', '')}, own products: {may_rewrite()}",
+        "compiler options": f"{os.environ.get('XLA_FLAGS', '')}, own products: {may_set(OWN_PRODUCTS)}",
     }
 
 

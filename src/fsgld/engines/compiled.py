@@ -21,8 +21,9 @@ from fsgld.algorithm import Client, Rules, client_update
 from fsgld.dynamics import Dynamics, State
 from fsgld.engines import RUNAWAY, Chain, Federation, Plan, Trace, leave
 from fsgld.model import FlatModel, Row
+from fsgld.programs import OWN_PRODUCTS, may_set
 from fsgld.randomness import Numbers, RoundKeys, numbers, round_keys
-from fsgld.rewrite import OWN_PRODUCTS, may_rewrite, suits
+from fsgld.rewrite import suits
 
 
 def advance(
@@ -36,7 +37,7 @@ def advance(
     which: Int[Array, " chains"] | None = None,
 ) -> tuple[Chain, Trace]:
     """Take every chain `plan.rounds` rounds further; `which` are their numbers, by default 0, 1, …."""
-    rewritten = may_rewrite() and _suits(rules, chains.state.theta, federation.rows)
+    rewritten = may_set(OWN_PRODUCTS) and _suits(rules, chains.state.theta, federation.rows)
     rules = rules._replace(model=rules.model._replace(rewritten=rewritten))
     return PROGRAMS[rewritten](rules, plan, dynamics, federation, chains, root, first_round, which)
 
