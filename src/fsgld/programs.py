@@ -1,8 +1,8 @@
 """Compiler options that single programs have; xla.py has those of the whole process.
 
 XLA writes loops for a CPU through MLIR ("fusion emitters") or directly. Directly, the compiler takes a third less time
-and about half the memory. Gradients that are rewritten (`fsgld.rewrite`) are as fast or faster then; others are up to 40 %
-slower and are left as they are.
+and about half the memory. Gradients that are rewritten (`fsgld.rewrite`) are as fast or faster then; others are up to
+40 % slower and are left as they are.
 """
 
 from __future__ import annotations
