@@ -128,6 +128,7 @@ def test_numbers_are_written_with_their_errors():
     assert plus_minus(11.534, 0.0213) == "11.534 ± 0.021"
     assert plus_minus(12345.6, 210.0) == "12,346 ± 210"
     assert plus_minus(2.5e-7, 3e-8) == "(2.50 ± 0.30)·10⁻⁷"
+    assert plus_minus(-0.41, 0.012) == "−0.410 ± 0.012"
     assert plus_minus(float("nan"), 1.0) == "diverged"
     assert pm([1.0, 2.0, 3.0]) == "2.00 ± 0.58"
     assert pm([1.0, float("nan")]) == "1 of 2 diverged"

@@ -234,4 +234,6 @@ def _words(run: Run | None, what: str) -> str:
         return f"{len(run.diverged)} of {len(run.test)} diverged, rounds {min(run.diverged)} to {max(run.diverged)}"
     values = settled(getattr(run, what))
     means = values.mean(1)
-    return f"{plus_minus(means.mean(), means.std(ddof=1) / np.sqrt(len(means)))}, sd {values.std(ddof=1):.2g}"
+    sd = values.std(ddof=1)
+    spread = f"sd {sd:.0f}" if sd >= 100 else f"sd {sd:.2g}"
+    return f"{plus_minus(means.mean(), means.std(ddof=1) / np.sqrt(len(means)))}, {spread}"

@@ -140,14 +140,14 @@ def plus_minus(value: float, error: float) -> str:
     if not (np.isfinite(value) and np.isfinite(error)):
         return "diverged"
     if error == 0:
-        return f"{value:.3g}"
+        return f"{value:.3g}".replace("-", "−")
     size = max(abs(value), error)
     if size >= 1e6 or size < 1e-3:
         power = int(np.floor(np.log10(size)))
         times = scientific(10.0**power).removeprefix("1.0")
         return f"({plus_minus(value / 10.0**power, error / 10.0**power)}){times}"
     digits = max(0, 1 - int(np.floor(np.log10(error))))
-    return f"{value:,.{digits}f} ± {error:,.{digits}f}"
+    return f"{value:,.{digits}f} ± {error:,.{digits}f}".replace("-", "−")
 
 
 def has_repetitions(name: str) -> bool:
