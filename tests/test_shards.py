@@ -5,10 +5,12 @@ A row lost, doubled or read from a wrong place would give a wrong posterior with
 
 from __future__ import annotations
 
+import mmap
 import tracemalloc
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 import jax
@@ -285,12 +287,12 @@ def test_gather_reads_the_right_rows(name: str) -> None:
     assert_gathered(VIEWS[name])
 
 
-def constant(array: np.ndarray, fortran: bool = False) -> np.ndarray:
-    """Copy an array to memory that cannot be written and begins at a multiple of 64 bytes, as that of a mapped file."""
-    raw = np.empty(array.nbytes + 64, np.uint8)
-    begin = -raw.ctypes.data % 64
-    raw[begin : begin + array.nbytes] = np.frombuffer(array.tobytes("F" if fortran else "C"), np.uint8)
-    flat = np.frombuffer(memoryview(raw).toreadonly(), array.dtype, array.size, begin)
+def mapped(array: np.ndarray, fortran: bool = False, access: int = mmap.ACCESS_READ) -> np.ndarray:
+    """Write an array to a file that is deleted at once, and map it."""
+    with TemporaryFile() as file:
+        file.write(array.tobytes("F" if fortran else "C"))
+        file.flush()
+        flat = np.frombuffer(mmap.mmap(file.fileno(), 0, access=access), array.dtype)
     return flat.reshape(array.shape, order="F" if fortran else "C")
 
 
@@ -309,29 +311,32 @@ def constant(array: np.ndarray, fortran: bool = False) -> np.ndarray:
         (lambda c: [c[::2], c[1::2]], False),
         (lambda c: [c[:, :1]], False),
         (lambda c: [np.broadcast_to(c[0], (4, 2)), c[1:]], False),
-        (lambda c: [c[:5], constant(BASE[5:])], False),
+        (lambda c: [c[:5], mapped(BASE[5:])], False),
         (lambda c: [c.copy()], False),
-        (lambda c: [constant(BASE, fortran=True)], False),
-        (lambda c: [constant(BASE.astype(">f8"))], False),
-        (lambda c: [marked(BASE)], False),
-        (lambda c: [jnp.asarray(BASE)], True),
-        (lambda c: [jnp.asarray(BASE)[:5], jnp.asarray(BASE)[5:]], False),
+        (lambda c: [mapped(BASE, fortran=True)], False),
+        (lambda c: [mapped(BASE.astype(">f8"))], False),
+        (lambda c: [mapped(BASE, access=mmap.ACCESS_COPY)], False),
+        (lambda c: [np.frombuffer(memoryview(mapped(BASE, access=mmap.ACCESS_COPY)).toreadonly()).reshape(-1, 2)], False),
+        (lambda c: [np.frombuffer(memoryview(c)).reshape(-1, 2)], True),
+        (lambda c: [aligned(BASE, marked=True)], False),
+        (lambda c: [np.frombuffer(memoryview(aligned(BASE)).toreadonly()).reshape(-1, 2)], False),
+        (lambda c: [jax.device_put(aligned(BASE))], False),  # shares what can be written to
     ],
 )  # fmt: skip
-def test_constant_memory_is_shared(parts: Callable, shared: bool) -> None:
-    """Where the rows of all clients lie end to end in memory that nobody can write, the table is that memory."""
-    given = [np.asarray(part) for part in parts(constant(BASE))]
+def test_mapped_files_are_shared(parts: Callable, shared: bool) -> None:
+    """Where the rows of all clients lie end to end in a file mapped for reading, the table is that memory."""
+    given = [np.asarray(part) for part in parts(mapped(BASE))]
     assert_gathered(given)
     assert (gather(given).rows.unsafe_buffer_pointer() == given[0].ctypes.data) == shared
 
 
-def marked(array: np.ndarray) -> np.ndarray:
-    """Copy an array to memory where JAX could share it, and mark it read-only; the mark can be taken off again."""
+def aligned(array: np.ndarray, marked: bool = False) -> np.ndarray:
+    """Copy an array to memory where JAX could share it; mark it read-only, which can be undone."""
     raw = np.empty(array.nbytes + 64, np.uint8)
     begin = -raw.ctypes.data % 64
     copy = raw[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
     copy[...] = array
-    copy.flags.writeable = raw.flags.writeable = False
+    copy.flags.writeable = raw.flags.writeable = not marked
     return copy
 
 
@@ -364,11 +369,13 @@ def views(draw: st.DrawFn, base: np.ndarray) -> np.ndarray:
 
 
 @settings(quickly, max_examples=300)
-@given(data=st.data(), fortran=st.booleans(), fixed=st.booleans(), width=st.integers(0, 2))
-def test_gather_reads_the_right_rows_of_any_views(data: st.DataObject, fortran: bool, fixed: bool, width: int) -> None:
+@given(data=st.data(), fortran=st.booleans(), in_file=st.booleans(), width=st.integers(0, 2))
+def test_gather_reads_the_right_rows_of_any_views(
+    data: st.DataObject, fortran: bool, in_file: bool, width: int
+) -> None:
     base = np.arange(8.0 * max(width, 1)).reshape(8, *([width] if width else []))
     base = np.asfortranarray(base) if fortran else base
-    base = constant(base, fortran) if fixed else base
+    base = mapped(base, fortran) if in_file else base
     assert_gathered(data.draw(st.lists(views(base), min_size=1, max_size=4)))
 
 

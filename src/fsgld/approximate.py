@@ -18,7 +18,6 @@ from fsgld.derivatives import Shard, prior_taylor, sum_over_rows
 from fsgld.diagnostics import pareto_k
 from fsgld.errors import check_whole
 from fsgld.model import FlatModel, Model, Params, Row, Theta, leaf_names
-from fsgld.programs import quick
 from fsgld.randomness import root_key
 from fsgld.rows import Data, Shards, gather
 from fsgld.surrogates import Gaussian
@@ -127,7 +126,7 @@ def _log_rises(flat: FlatModel, mode: Theta, moves: Float[Array, "n d"], table: 
     return by_client.sum(0) + np.asarray(prior, float)
 
 
-@partial(quick, static_argnums=0)
+@partial(jax.jit, static_argnums=0)
 def _client_rises(
     flat: FlatModel, mode: Theta, moves: Float[Array, "n d"], rows: Row, starts: Array, sizes: Array
 ) -> Float[Array, "S n"]:

@@ -48,7 +48,7 @@ def gradient(flat: FlatModel, theta: Theta, shard: Shard) -> Theta:
 @partial(jax.jit, static_argnums=(0, 3))
 def curvature(flat: FlatModel, theta: Theta, shard: Shard, kind: str) -> Float[Array, "d d"] | Float[Array, " d"]:
     """Evaluate H_s(θ) ("dense") or its diagonal ("diagonal")."""
-    column = partial(_times_curvature, flat, theta)
+    column = partial(_block_curvature_times, flat, theta)
 
     def block(rows: Row, w: Array) -> Array:
         basis = jnp.eye(len(theta), dtype=theta.dtype)
@@ -62,7 +62,7 @@ def curvature(flat: FlatModel, theta: Theta, shard: Shard, kind: str) -> Float[A
 
 def curvature_times(flat: FlatModel, theta: Theta, shard: Shard, v: Theta) -> Theta:
     """Evaluate H_s(θ) v."""
-    return sum_over_rows(lambda rows, w: _times_curvature(flat, theta, rows, w, v), shard)
+    return sum_over_rows(lambda rows, w: _block_curvature_times(flat, theta, rows, w, v), shard)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -122,12 +122,12 @@ def _all_clients(
     flat: FlatModel, theta: Theta, rows: Row, starts: Array, sizes: Array, kind: str | None
 ) -> tuple[Array, Array, Array | None]:
     """Go through the clients one after the other."""
-    both = jax.value_and_grad(_weighted, 1)
+    value_and_gradient = jax.value_and_grad(_weighted, 1)
 
     def client(place: tuple[Array, Array]) -> tuple[Array, Array, Array | None]:
         shard = Shard(rows, *place)
         H = None if kind is None else curvature(flat, theta, shard, kind)
-        return *sum_over_rows(lambda rows, w: both(flat, theta, rows, w), shard), H
+        return *sum_over_rows(lambda rows, w: value_and_gradient(flat, theta, rows, w), shard), H
 
     return jax.lax.map(client, (starts, sizes))
 
@@ -137,7 +137,7 @@ def _weighted(flat: FlatModel, theta: Theta, rows: Row, weights: Array) -> Float
     return weights.astype(theta.dtype) @ flat.log_likelihood(theta, rows)
 
 
-def _times_curvature(flat: FlatModel, theta: Theta, rows: Row, weights: Array, v: Theta) -> Theta:
+def _block_curvature_times(flat: FlatModel, theta: Theta, rows: Row, weights: Array, v: Theta) -> Theta:
     """Evaluate −∇²(Σ_i w_i log p(x_i | θ)) v."""
     slope = lambda t: jax.grad(_weighted, 1)(flat, t, rows, weights)  # noqa: E731
     return -jax.jvp(slope, (theta,), (v,))[1]

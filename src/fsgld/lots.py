@@ -19,7 +19,6 @@ from fsgld.algorithm import Lots
 from fsgld.derivatives import BLOCK
 from fsgld.model import FlatModel, Row, Theta
 from fsgld.probes import row_parts, whiten
-from fsgld.programs import quick
 from fsgld.rows import Shards, asked
 
 LOTS_A_ROW = 4  # on average; p_i is kept to a quarter of 1/N_s
@@ -48,7 +47,7 @@ def by_leverage(
     )  # fmt: skip
 
 
-@partial(quick, static_argnums=(0, 1))
+@partial(jax.jit, static_argnums=(0, 1))
 def row_lengths(
     flat: FlatModel, differences: bool, points: Float[Array, "K d"], anchor: Theta, factor: Array, rows: Row
 ) -> Float[Array, " N"]:

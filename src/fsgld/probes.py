@@ -46,7 +46,7 @@ def residuals(
     return _residuals(flat, points, factor, surrogates, table.rows, *places)
 
 
-@partial(quick, static_argnums=0)
+@partial(jax.jit, static_argnums=0)
 def _residuals(
     flat: FlatModel, points: Float[Array, "K d"], factor: Array, surrogates: Gaussian, rows: Row, starts: Array,
     sizes: Array,
@@ -136,11 +136,11 @@ def excess_by_products(
     """Find them from products of H_s with vectors, where H_s itself would be too large."""
     places = jnp.asarray(table.starts), jnp.asarray(table.sizes)
     start = directions(len(theta), theta.dtype)
-    small = _excess_by_products(flat, theta, factor, surrogates, table.rows, *places, start)
+    program = EXCESS["few" if table.sizes.sum() < FEW else "many"]
+    small = program(flat, theta, factor, surrogates, table.rows, *places, start)
     return extreme_eigenvalues(np.asarray(small))
 
 
-@partial(quick, static_argnums=0)
 def _excess_by_products(
     flat: FlatModel, theta: Theta, factor: Array, surrogates: Gaussian, rows: Row, starts: Array, sizes: Array,
     random: Float[Array, "n+1 d"] | Float[np.ndarray, "n+1 d"],
@@ -156,6 +156,13 @@ def _excess_by_products(
         return lanczos(apply, jnp.asarray(random))
 
     return jax.lax.map(client, (starts, sizes, surrogates))
+
+
+FEW = 100_000  # rows; with fewer, compiling takes longer than running
+EXCESS = {
+    "few": quick(_excess_by_products, static_argnums=0),
+    "many": jax.jit(_excess_by_products, static_argnums=0),
+}
 
 
 def _times(q: Gaussian, v: Theta) -> Theta:

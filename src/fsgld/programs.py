@@ -1,8 +1,8 @@
 """Compiler options that single programs have; xla.py has those of the whole process.
 
-XLA writes loops for a CPU through MLIR ("fusion emitters") or directly. Directly, the compiler takes a third less time
-and about half the memory. Gradients that are rewritten (`fsgld.rewrite`) are as fast or faster then; others are up to
-40 % slower and are left as they are.
+XLA writes loops for a CPU through MLIR ("fusion emitters") or without it. Without, the compiler takes a third less time
+and about half the memory, and programs may be slower: by nothing at all where gradients are rewritten
+(`fsgld.rewrite`), up to three times in others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OWN_PRODUCTS = QUICK | {
 
 
 def quick(function: Callable[Given, Answer], **how: Any) -> Callable[Given, Answer]:
-    """Compile a program that runs a few times before a chain begins, where less compiling is worth more than speed.
+    """Compile quickly a program that runs a few times before a chain begins and loses little by it.
 
     Like `jax.jit`, but not for use inside of other programs.
     """
@@ -40,7 +40,8 @@ def quick(function: Callable[Given, Answer], **how: Any) -> Callable[Given, Answ
 
 def may_set(options: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> bool:
     """Whether a program may have these options: on a CPU, if jaxlib knows them and the user sets none of them."""
-    theirs = any(name in environ.get("XLA_FLAGS", "") for name in options)
+    given = environ.get("XLA_FLAGS", "").strip()
+    theirs = any(name in given for name in options) or (given and not given.startswith("--"))  # else a file's name
     allowed = not theirs and environ.get("FSGLD_XLA_FLAGS") != "off" and jax.default_backend() == "cpu"
     return allowed and _compiles(tuple(options.items()))
 

@@ -7,6 +7,7 @@ from client name to data set. Client probabilities f_s are an argument of `fsgld
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -165,41 +166,38 @@ def _check_alike(one: Data, other: Data, name: str, other_name: str) -> None:
 
 
 def _join(parts: Sequence[np.ndarray]) -> jax.Array:
-    """Put arrays end to end, in one copy that JAX takes as it is; without one if they lie so in constant memory."""
+    """Put arrays end to end, in one copy that JAX takes as it is; without one if they lie so in a mapped file."""
     dtype = jax.dtypes.canonicalize_dtype(parts[0].dtype.newbyteorder("="))
     shape = (sum(map(len, parts)), *parts[0].shape[1:])
-    joined = _constant(parts) if parts[0].dtype == dtype else None
-    if joined is None:
+    mapped = _mapped(parts) if parts[0].dtype == dtype else None
+    if mapped is None:
         return jax.device_put(np.concatenate(parts, out=_aligned(shape, dtype), casting="same_kind"))
-    return jax.device_put(joined.view(dtype).reshape(shape))
+    return jax.device_put(mapped.view(dtype).reshape(shape))
 
 
-def _constant(parts: Sequence[np.ndarray]) -> np.ndarray | None:
-    """Give the bytes of arrays that lie end to end in memory that nobody can write, as of a file that np.load maps.
+def _mapped(parts: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Give the bytes of arrays that lie end to end in a file that is mapped for reading only, as np.load can do it.
 
-    An array that is marked as read-only is not enough: the mark can be taken off.
+    On a CPU JAX reads these where they are. Other memory might be written to while JAX computes, also where an array
+    is marked as read-only: the mark can be taken off.
     """
+    file = _owner(parts[0])
+    if not isinstance(file, mmap.mmap) or not memoryview(file).readonly:
+        return None
     begins = np.array([part.ctypes.data for part in parts])
     ends = begins + [part.nbytes for part in parts]
-    owner = _owner(parts[0])
-    if any(_owner(part) is not owner or not part.flags.c_contiguous for part in parts) or any(begins[1:] != ends[:-1]):
+    if any(_owner(part) is not file or not part.flags.c_contiguous for part in parts) or any(begins[1:] != ends[:-1]):
         return None
-    try:
-        memory = memoryview(owner)
-    except TypeError:  # no owner but the array itself, or one that does not say
-        return None
-    if not memory.readonly or not memory.c_contiguous:
-        return None
-    all_bytes = np.frombuffer(memory, np.uint8)
-    first, last = (int(place) - all_bytes.ctypes.data for place in (begins[0], ends[-1]))
-    return all_bytes[first:last] if first >= 0 and last <= len(all_bytes) else None
+    content = np.frombuffer(file, np.uint8)
+    first, last = (int(place) - content.ctypes.data for place in (begins[0], ends[-1]))
+    return content[first:last] if first >= 0 and last <= len(content) else None
 
 
 def _owner(array: np.ndarray) -> Any:
     """Find the object whose memory an array shows; None if that is an array."""
     owner: Any = array
-    while isinstance(owner, np.ndarray):
-        owner = owner.base
+    while isinstance(owner, np.ndarray | memoryview):
+        owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
     return owner
 
 
