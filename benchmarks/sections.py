@@ -4,9 +4,6 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
-from tempfile import TemporaryDirectory
-
-import numpy as np
 
 from . import goals
 from .apart import Apart
@@ -89,28 +86,26 @@ def library_medians(workloads, repetitions, seconds):
 
 
 def memory():
-    """Peak memory of a W4 run in a fresh process, in units of the data: rows in the user's arrays, and in mapped files.
+    """Peak memory of a W4 run in a fresh process, in units of the data, the user's arrays included.
 
-    JAX and its compiler take memory whatever the data, so the growth from a run on few rows is shown apart.
+    W4's clients have parts of large arrays; if they have arrays of their own, fsgld puts these together in a copy. JAX
+    and its compiler take memory whatever the data, so the growth from a run on few rows is shown apart.
     """
-    few, many = (_peak(str(rows)) for rows in (900, 90_000))
-    with TemporaryDirectory() as folder:
-        for name, column in zip("xy", WORKLOADS["W4"]().data, strict=True):
-            np.save(f"{folder}/{name}.npy", column)
-        mapped = _peak(folder)
-    growth = (many["peak"] - few["peak"]) / (many["data"] - few["data"])
-    fixed = (few["peak"] - few["before"] - growth * few["data"]) / 2**20
-    arrays, files = ((run["peak"] - run["before"]) / run["data"] for run in (many, mapped))
+    few, many, apart = (_peak(*words) for words in (("900",), ("90000",), ("90000", "apart")))
+    growth = [(run["peak"] - few["peak"]) / (run["data"] - few["data"]) for run in (many, apart)]
+    whole = [(run["peak"] - run["before"]) / run["data"] for run in (many, apart)]
     print(
-        f"\nmemory: {fixed:.0f} MiB for JAX and its compiler, whatever the data. With rows in the user's arrays"
-        f" {growth:.2f} × the data more, {arrays:.2f} × in all; in files that np.load maps {files:.2f} × in all"
+        f"\nmemory: {(few['peak'] - few['before']) / 2**20:.0f} MiB with few rows; {growth[0]:.2f} × the data more if"
+        f" clients have parts of large arrays, {growth[1]:.2f} × if they have arrays of their own"
     )
-    reached = {"what grows with them": growth, "all, rows in arrays": arrays, "all, rows in mapped files": files}
-    goals_met = [Goal(f"W4 peak memory / data: {what}", value, goals.MEMORY) for what, value in reached.items()]
-    return {"few": few, "many": many, "mapped": mapped}, goals_met
+    goals_met = [
+        Goal("W4 peak memory / data", whole[0], goals.MEMORY),
+        Goal("the same, clients with arrays of their own", whole[1], goals.MEMORY),
+    ]
+    return {"few": few, "many": many, "apart": apart}, goals_met
 
 
-def _peak(rows: str) -> dict:
-    """Run W4 with so many rows a client, or the rows of a folder, in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.memory", rows]
+def _peak(*words: str) -> dict:
+    """Run `benchmarks.memory` in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.memory", *words]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)

@@ -5,12 +5,9 @@ A row lost, doubled or read from a wrong place would give a wrong posterior with
 
 from __future__ import annotations
 
-import mmap
 import tracemalloc
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 import jax
@@ -19,8 +16,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pytest import MonkeyPatch
 
-from fsgld import InputError, Model, sample, shards
+from fsgld import InputError, columns, shards
 from fsgld.rows import Shards, gather
 
 N = 60
@@ -222,17 +220,20 @@ def test_splits_feed_gather() -> None:
 # --- gather
 
 
-def assert_gathered(parts: list[Any]) -> None:
+def assert_gathered(parts: list[Any], borrow: bool = False) -> None:
     """Check that every client finds its own rows, in order, and nothing else."""
-    gathered = gather(parts)
+    gathered = gather(parts, borrow)
     assert len(gathered) == len(parts)
     assert gathered.names == tuple(f"client {s}" for s in range(len(parts)))
     assert gathered.sizes.tolist() == [len(jax.tree.leaves(part)[0]) for part in parts]
     assert gathered.starts.tolist() == [0, *np.cumsum(gathered.sizes)[:-1].tolist()]
-    rows = jax.tree.map(np.asarray, gathered.rows)
+    rows = columns.over_columns(np.asarray, gathered.rows)
     for part, start, size in zip(parts, gathered.starts, gathered.sizes, strict=True):
         mine = jax.tree.map(lambda leaf, i=start, n=size: leaf[i : i + n], rows)
         jax.tree.map(np.testing.assert_array_equal, mine, part)
+        if borrow:
+            fetched = columns.take(gathered.rows, start + np.arange(size))
+            jax.tree.map(np.testing.assert_array_equal, fetched, part)
     assert all(len(leaf) == gathered.sizes.sum() for leaf in jax.tree.leaves(rows))
 
 
@@ -282,77 +283,11 @@ VIEWS: dict[str, list[Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("borrow", [False, True])
 @pytest.mark.parametrize("name", VIEWS)
-def test_gather_reads_the_right_rows(name: str) -> None:
-    assert_gathered(VIEWS[name])
-
-
-def mapped(array: np.ndarray, fortran: bool = False, access: int = mmap.ACCESS_READ) -> np.ndarray:
-    """Write an array to a file that is deleted at once, and map it."""
-    with TemporaryFile() as file:
-        file.write(array.tobytes("F" if fortran else "C"))
-        file.flush()
-        flat = np.frombuffer(mmap.mmap(file.fileno(), 0, access=access), array.dtype)
-    return flat.reshape(array.shape, order="F" if fortran else "C")
-
-
-@pytest.mark.skipif(jax.default_backend() != "cpu", reason="other devices have a memory of their own")
-@pytest.mark.parametrize(
-    ("parts", "shared"),
-    [
-        (lambda c: [c], True),
-        (lambda c: [c[:5], c[5:6], c[6:]], True),
-        (lambda c: [c[0:1:5], c[1:]], True),  # one row, whatever its stride
-        (lambda c: [c[8:]], True),  # 8 rows are 128 bytes
-        (lambda c: [c[3:]], False),  # 48 bytes: JAX cannot share that
-        (lambda c: [c[:5], c[6:]], False),
-        (lambda c: [c[5:], c[:5]], False),
-        (lambda c: [c, c], False),
-        (lambda c: [c[::2], c[1::2]], False),
-        (lambda c: [c[:, :1]], False),
-        (lambda c: [np.broadcast_to(c[0], (4, 2)), c[1:]], False),
-        (lambda c: [c[:5], mapped(BASE[5:])], False),
-        (lambda c: [c.copy()], False),
-        (lambda c: [mapped(BASE, fortran=True)], False),
-        (lambda c: [mapped(BASE.astype(">f8"))], False),
-        (lambda c: [mapped(BASE, access=mmap.ACCESS_COPY)], False),
-        (lambda c: [np.frombuffer(memoryview(mapped(BASE, access=mmap.ACCESS_COPY)).toreadonly()).reshape(-1, 2)], False),
-        (lambda c: [np.frombuffer(memoryview(c)).reshape(-1, 2)], True),
-        (lambda c: [aligned(BASE, marked=True)], False),
-        (lambda c: [np.frombuffer(memoryview(aligned(BASE)).toreadonly()).reshape(-1, 2)], False),
-        (lambda c: [jax.device_put(aligned(BASE))], False),  # shares what can be written to
-    ],
-)  # fmt: skip
-def test_mapped_files_are_shared(parts: Callable, shared: bool) -> None:
-    """Where the rows of all clients lie end to end in a file mapped for reading, the table is that memory."""
-    given = [np.asarray(part) for part in parts(mapped(BASE))]
-    assert_gathered(given)
-    assert (gather(given).rows.unsafe_buffer_pointer() == given[0].ctypes.data) == shared
-
-
-def aligned(array: np.ndarray, marked: bool = False) -> np.ndarray:
-    """Copy an array to memory where JAX could share it; mark it read-only, which can be undone."""
-    raw = np.empty(array.nbytes + 64, np.uint8)
-    begin = -raw.ctypes.data % 64
-    copy = raw[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
-    copy[...] = array
-    copy.flags.writeable = raw.flags.writeable = not marked
-    return copy
-
-
-def test_a_mapped_file_is_shared_and_gives_the_same_draws(tmp_path: Path) -> None:
-    """What `np.load(..., mmap_mode="r")` gives is not copied. One that can be written to is."""
-    x = np.random.default_rng(0).normal(size=(60, 2))
-    np.save(tmp_path / "x.npy", x)
-    mapped, open_to_all, own = (np.load(tmp_path / "x.npy", mmap_mode=mode) for mode in ("r", "c", None))
-    model = Model(lambda m: -0.5 * jnp.sum(m**2), lambda m, row: -0.5 * jnp.sum((row - m) ** 2), jnp.zeros(2))
-    run = {"rounds": 20, "chains": 2, "progress": False}
-    draws = [sample(model, np.split(data, [10, 40]), **run).draws for data in (mapped, open_to_all, own)]
-    np.testing.assert_array_equal(draws[0], draws[2])
-    np.testing.assert_array_equal(draws[1], draws[2])
-    if jax.default_backend() == "cpu":
-        pointers = [gather(np.split(data, [10, 40])).rows.unsafe_buffer_pointer() for data in (mapped, open_to_all)]
-        assert pointers[0] == mapped.ctypes.data and pointers[1] != open_to_all.ctypes.data
+def test_gather_reads_the_right_rows(monkeypatch: MonkeyPatch, name: str, borrow: bool) -> None:
+    monkeypatch.setattr(columns, "LARGE", 0)
+    assert_gathered(VIEWS[name], borrow)
 
 
 @st.composite
@@ -369,14 +304,13 @@ def views(draw: st.DrawFn, base: np.ndarray) -> np.ndarray:
 
 
 @settings(quickly, max_examples=300)
-@given(data=st.data(), fortran=st.booleans(), in_file=st.booleans(), width=st.integers(0, 2))
-def test_gather_reads_the_right_rows_of_any_views(
-    data: st.DataObject, fortran: bool, in_file: bool, width: int
-) -> None:
+@given(data=st.data(), fortran=st.booleans(), borrow=st.booleans(), width=st.integers(0, 2))
+def test_gather_reads_the_right_rows_of_any_views(data: st.DataObject, fortran: bool, borrow: bool, width: int) -> None:
     base = np.arange(8.0 * max(width, 1)).reshape(8, *([width] if width else []))
     base = np.asfortranarray(base) if fortran else base
-    base = mapped(base, fortran) if in_file else base
-    assert_gathered(data.draw(st.lists(views(base), min_size=1, max_size=4)))
+    with MonkeyPatch.context() as patch:
+        patch.setattr(columns, "LARGE", 0)
+        assert_gathered(data.draw(st.lists(views(base), min_size=1, max_size=4)), borrow)
 
 
 @settings(quickly, max_examples=100)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 from jaxtyping import Array, Float, Int, Key, UInt32
 
+from fsgld.columns import blank_row, take
 from fsgld.dynamics import Dynamics, State
 from fsgld.likelihood import Likelihood, Memo
 from fsgld.model import FlatModel, Row
@@ -111,15 +112,9 @@ def draw_rows(client: Client, row_bits: UInt32[Array, "T m"]) -> Int[Array, "T m
     return take(client.lots.rows, client.lots.start + pick_rows(row_bits, client.lots.size))
 
 
-def take(rows: Row, index: Int[Array, ...]) -> Row:
-    """Fetch rows; the index is in bounds by construction, so nothing is checked or wrapped."""
-    fetch = lambda leaf: leaf.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False)  # noqa: E731
-    return jax.tree.map(fetch, rows)
-
-
 def _fits_in_cache(rows: Row, m: int) -> bool:
     """Whether mini-batches are small enough to fetch those of all steps before the first."""
-    bytes_per_row = sum(leaf.nbytes // max(len(leaf), 1) for leaf in jax.tree.leaves(rows))
+    bytes_per_row = sum(leaf.nbytes for leaf in jax.tree.leaves(blank_row(rows)))
     return m * bytes_per_row <= 4096
 
 

@@ -7,9 +7,7 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from fsgld import newton
@@ -17,7 +15,8 @@ from fsgld.checks import check_auto, check_finite_at, check_kind, check_model
 from fsgld.derivatives import Shard, prior_taylor, sum_over_rows
 from fsgld.diagnostics import pareto_k
 from fsgld.errors import check_whole
-from fsgld.model import FlatModel, Model, Params, Row, Theta, leaf_names
+from fsgld.model import FlatModel, Model, Params, Row, Theta, leaf_names, ravel
+from fsgld.programs import put
 from fsgld.randomness import root_key
 from fsgld.rows import Data, Shards, gather
 from fsgld.surrogates import Gaussian
@@ -70,7 +69,7 @@ class Approximation:
         return f"Pareto k-hat is {self.khat:.2f}: {words}"
 
     def _columns(self) -> list[Array]:
-        return [ravel_pytree(tree)[0] for tree in (self.mean, self.sd, self.weighted_mean, self.weighted_sd)]
+        return [ravel(tree) for tree in (self.mean, self.sd, self.weighted_mean, self.weighted_sd)]
 
     def __str__(self) -> str:
         names = leaf_names(self.mean)
@@ -97,7 +96,7 @@ def approximate(
     """
     check_kind("model", model)
     check_whole(least=100, draws=draws)
-    table, theta = gather(shards), ravel_pytree(model.start())[0]
+    table, theta = gather(shards, borrow=True), ravel(model.start())
     flat = check_model(model, theta, table)
     check_finite_at(flat, theta, table, "the model's start (init)")
     check_auto(len(theta))
@@ -106,7 +105,7 @@ def approximate(
     covariance = q.covariance_float64()
     z = np.asarray(jax.random.normal(root_key(seed), (int(draws), len(theta))), float)
     moves = z @ np.linalg.cholesky(covariance).T
-    log_ratio = _log_rises(flat, mode.theta, jnp.asarray(moves, theta.dtype), table) + 0.5 * (z**2).sum(1)
+    log_ratio = _log_rises(flat, mode.theta, put(moves, theta.dtype), table) + 0.5 * (z**2).sum(1)
     w = np.exp(log_ratio - log_ratio.max())
     w = np.minimum(w, np.sqrt(len(w)) * w.mean())
     w /= w.sum()
@@ -114,13 +113,13 @@ def approximate(
     columns = (
         np.sqrt(np.diag(covariance)), np.asarray(mode.theta, float) + shift, np.sqrt(w @ (moves - shift) ** 2),
     )  # fmt: skip
-    sd, mean, better_sd = (flat.unravel(jnp.asarray(column, theta.dtype)) for column in columns)
+    sd, mean, better_sd = (flat.unravel(put(column, theta.dtype)) for column in columns)
     return Approximation(flat.unravel(mode.theta), sd, mean, better_sd, q, pareto_k(log_ratio), mode.sweeps)
 
 
 def _log_rises(flat: FlatModel, mode: Theta, moves: Float[Array, "n d"], table: Shards) -> np.ndarray:
     """Evaluate log p(mode + move | x) − log p(mode | x); differences are formed row by row, to keep digits."""
-    places: Any = (table.rows, jnp.asarray(table.starts), jnp.asarray(table.sizes))
+    places: Any = (table.rows, put(table.starts), put(table.sizes))
     by_client = np.asarray(_client_rises(flat, mode, moves, *places), float)
     prior = jax.vmap(flat.log_prior)(mode[None] + moves) - flat.log_prior(mode)
     return by_client.sum(0) + np.asarray(prior, float)

@@ -14,13 +14,14 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from fsgld.checkpoint import digest
+from fsgld.columns import blank_row
 from fsgld.derivatives import all_clients
 from fsgld.diagnostics import Converged
 from fsgld.dynamics import Dynamics
 from fsgld.errors import InputError, brief, check_whole, first_line, is_number
 from fsgld.likelihood import Likelihood
 from fsgld.model import FlatModel, Model, Theta, as_theta
-from fsgld.programs import quick
+from fsgld.programs import put, quick
 from fsgld.rows import Shards
 from fsgld.run import ENGINES
 from fsgld.surrogates import Gaussian
@@ -186,7 +187,7 @@ def check_probs(probs: Any, clients: int, names: Sequence[str] | None = None) ->
 def check_model(model: Model, theta: Theta, table: Shards) -> FlatModel:
     """Check that prior and likelihood give real scalars for one row; flatten, with a fingerprint of both."""
     flat = model.flatten()
-    row = jax.tree.map(lambda leaf: np.empty(leaf.shape[1:], leaf.dtype), table.rows)
+    row = blank_row(table.rows)
     shapes = brief(jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", row), 120)
     calls: list[tuple[str, Callable[..., Any], tuple]] = [
         ("log_prior", model.log_prior, ()),
@@ -261,7 +262,7 @@ def stack_surrogates(surrogates: Any, names: Sequence[str], theta: Theta) -> Gau
     """Check the surrogates given and stack them; None is q ≡ 1 for every client."""
     S, d = len(names), len(theta)
     if surrogates is None:
-        return Gaussian(jnp.zeros((S, d), theta.dtype))
+        return Gaussian(put(np.zeros((S, d)), theta.dtype))
     if not isinstance(surrogates, Gaussian):
         if not isinstance(surrogates, list | tuple):
             raise InputError(
@@ -290,7 +291,7 @@ def stack_surrogates(surrogates: Any, names: Sequence[str], theta: Theta) -> Gau
                 f"{names[int(np.argmax(skew))]}: the surrogate's precision is not symmetric; give the precision"
                 " itself, not a factor of it"
             )
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, theta.dtype), surrogates)
+    return jax.tree.map(lambda leaf: put(leaf, theta.dtype), surrogates)
 
 
 def _check_form(q: Any, name: str, d: int) -> None:

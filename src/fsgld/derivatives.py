@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from fsgld.algorithm import take
+from fsgld.columns import take
 from fsgld.model import FlatModel, Row, Theta
-from fsgld.programs import quick
+from fsgld.programs import put, quick
 from fsgld.rows import Shards, asked
 from fsgld.surrogates import Gaussian
 
@@ -104,7 +104,7 @@ def all_clients(
     flat: FlatModel, theta: Theta, table: Shards, kind: str | None = None
 ) -> tuple[Float[Array, " S"], Float[Array, "S d"], Array | None]:
     """Let every client compute log p(x_s | θ), G_s(θ) and, if a kind is named, H_s(θ)."""
-    return _all_clients(flat, theta, table.rows, jnp.asarray(table.starts), jnp.asarray(table.sizes), kind)
+    return _all_clients(flat, theta, table.rows, put(table.starts), put(table.sizes), kind)
 
 
 @asked

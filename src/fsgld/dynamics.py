@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, Int
 
 from fsgld.errors import InputError, brief, is_number
 from fsgld.model import Theta
+from fsgld.programs import put
 from fsgld.schedules import Constants, Schedule, as_schedule
 
 Memory = Any
@@ -53,6 +54,10 @@ class Dynamics:
         """Begin a chain at θ."""
         return State(theta, self.memory(theta), jnp.zeros((), jnp.int32))
 
+    def first_step(self) -> float:
+        """Give h of the first step."""
+        return float(self.schedule(put(0, np.int32)))
+
     def step(self, state: State, v: Theta, xi: Theta) -> State:
         """Move by the gradient estimate v and the standard normal vector ξ."""
         h = self.schedule(state.t).astype(xi.dtype)
@@ -66,7 +71,7 @@ class Dynamics:
 
     def with_precision(self, precision: Any) -> Dynamics:
         """Whiten with M = precision⁻¹; a matrix (d, d), or a vector for a diagonal one."""
-        return replace(self, constants={"factor": jnp.asarray(_inverse_root(precision))})
+        return replace(self, constants={"factor": put(_inverse_root(precision))})
 
     def with_factor(self, other: Dynamics) -> Dynamics:
         """Take the coordinates of another `whitened`."""
@@ -76,7 +81,7 @@ class Dynamics:
         """Bound the residual of `whitened` (see there) by a norm of `limit`; the memory counts steps that met it."""
         L = np.asarray(self.constants["factor"], float)
         more = {"inverse": 1 / L if L.ndim == 1 else np.linalg.inv(L), "mean": np.asarray(mean, float), "limit": limit}
-        constants = self.constants | {name: jnp.asarray(value) for name, value in more.items()}
+        constants = self.constants | {name: put(value) for name, value in more.items()}
         return replace(self, rule=_tamed, memory=_no_steps, constants=constants)
 
 

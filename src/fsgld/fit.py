@@ -14,7 +14,6 @@ from zlib import crc32
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
 from fsgld import engines
@@ -25,8 +24,9 @@ from fsgld.dynamics import langevin
 from fsgld.engines.compiled import advance
 from fsgld.errors import InputError, brief, check_whole
 from fsgld.likelihood import plain
-from fsgld.model import FlatModel, Model, Params, Theta, as_theta
+from fsgld.model import FlatModel, Model, Params, Theta, as_theta, ravel
 from fsgld.newton import find_mode
+from fsgld.programs import put
 from fsgld.randomness import root_key
 from fsgld.refresh import Table
 from fsgld.rows import Data, Shards, gather
@@ -51,7 +51,7 @@ def fit(
     check_kind("model", model)
     if not callable(method):
         raise InputError(f"method is {brief(method)}; give a function such as fsgld.laplace or fsgld.anchored")
-    table = gather(shards)
+    table = gather(shards, borrow=method in OWN)
     surrogates = []
     for s, name in enumerate(table.names):
         try:
@@ -61,6 +61,7 @@ def fit(
         if not isinstance(q, Gaussian):
             raise InputError(f"{name}: the method must return an fsgld.Gaussian; it returns {type(q).__name__}")
         surrogates.append(q)
+    jax.block_until_ready(surrogates)  # type: ignore[no-untyped-call]  # from here on the user may change the data
     return surrogates
 
 
@@ -214,7 +215,7 @@ def _prepare(model: Model, data: Data, at: Params | None = None) -> tuple[FlatMo
     """Flatten the model, choose the point, and see the data as rows of a table."""
     check_kind("model", model)
     one = data if isinstance(data, Shards) else gather({"this client": data})
-    theta = ravel_pytree(model.start())[0] if at is None else as_theta(model, at, "anchor")
+    theta = ravel(model.start()) if at is None else as_theta(model, at, "anchor")
     flat = check_model(model, theta, one)
     return flat, theta, Shard(one.rows, int(one.starts[0]), int(one.sizes[0])), one.names[0]
 
@@ -223,7 +224,7 @@ def _falls_beyond(flat: FlatModel, start: Theta, mean: np.ndarray, sd: np.ndarra
     """Whether the likelihood falls five sds beyond the mean, away from where the chain started."""
     away = (mean - np.asarray(start, float)) / np.maximum(sd, 1e-300)
     beyond = mean + 5 * sd * away / max(float(np.linalg.norm(away)), 1e-300)
-    here, there = (float(value(flat, jnp.asarray(t, start.dtype), shard)) for t in (mean, beyond))
+    here, there = (float(value(flat, put(t, start.dtype), shard)) for t in (mean, beyond))
     return there < here
 
 

@@ -16,9 +16,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from fsgld.algorithm import Lots
+from fsgld.columns import num_rows, take
 from fsgld.derivatives import BLOCK
 from fsgld.model import FlatModel, Row, Theta
 from fsgld.probes import row_parts, whiten
+from fsgld.programs import put
 from fsgld.rows import Shards, asked
 
 LOTS_A_ROW = 4  # on average; p_i is kept to a quarter of 1/N_s
@@ -42,8 +44,8 @@ def by_leverage(
     starts = np.cumsum(sizes) - sizes
     dtype = points.dtype
     return Lots(
-        jnp.asarray(np.concatenate(rows), jnp.int32), jnp.asarray(np.concatenate(weights), dtype),
-        jnp.asarray(starts, jnp.int32), jnp.asarray(sizes, jnp.int32),
+        put(np.concatenate(rows), np.int32), put(np.concatenate(weights), dtype), put(starts, np.int32),
+        put(sizes, np.int32),
     )  # fmt: skip
 
 
@@ -53,13 +55,13 @@ def row_lengths(
 ) -> Float[Array, " N"]:
     """Give the root mean square over probes of ‖L'v_i‖ for every row."""
 
-    def length(row: Row) -> Array:
-        one = jax.tree.map(lambda leaf: leaf[None], row)
+    def length(i: Array) -> Array:
+        one = take(rows, i[None])
 
         def squared(theta: Theta) -> Array:
             return jnp.sum(whiten(factor, row_parts(flat, differences, theta, anchor, one)) ** 2)
 
         return jnp.sqrt(jnp.mean(jax.vmap(squared)(points)))
 
-    lengths: Array = jax.lax.map(length, rows, batch_size=BLOCK)
+    lengths: Array = jax.lax.map(length, jnp.arange(num_rows(rows)), batch_size=BLOCK)
     return lengths

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from fsgld.algorithm import Lots, take
+from fsgld.algorithm import Lots
+from fsgld.columns import num_rows, take
 from fsgld.errors import InputError
 from fsgld.likelihood import plain
 from fsgld.model import FlatModel, Theta
 from fsgld.parts import Parts
 from fsgld.probes import Noise, excess_curvatures, noise_all, residuals
+from fsgld.programs import put
 from fsgld.rows import Shards, asked
 
 PROBES = 64  # at most
@@ -42,12 +43,12 @@ def measure(flat: FlatModel, parts: Parts, table: Shards) -> Measured:
     z = np.random.default_rng(0).standard_normal((K // 2, len(L)))
     z = np.concatenate([z, -z])  # antithetic: means over probes are exact for what is linear
     points = around + (z * L if L.ndim == 1 else z @ L.T)
-    found = residuals(flat, jnp.asarray(points, dtype), factor, parts.surrogates, table)
+    found = residuals(flat, put(points, dtype), factor, parts.surrogates, table)
     residual, growth = np.asarray(found.value, float), np.asarray(found.growth, float)
     # two sds out: z has length √d about, but with few parameters it may be short by chance
     lengths = np.linalg.norm(z[:2], axis=1, keepdims=True) if len(L) < 4 else np.sqrt(len(L))
     far = np.concatenate([around[None], around + 2 * np.sqrt(len(L)) / lengths * (points[:2] - around)])
-    ends = np.stack([excess_curvatures(flat, jnp.asarray(t, dtype), factor, parts.surrogates, table) for t in far])
+    ends = np.stack([excess_curvatures(flat, put(t, dtype), factor, parts.surrogates, table) for t in far])
     seen = np.eye(len(L)) if L.ndim == 1 else L / np.linalg.norm(L, axis=1)[:, None]
     noise, leverage = measure_noise(flat, parts, table, points)
     measured = Measured(points, z, residual, growth, noise, leverage, ends[..., 0].min(0), ends[..., 1].max(0), seen)
@@ -65,7 +66,7 @@ def measure_noise(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Let all clients measure the noise of their mini-batches; gives `noise` and `leverage` of `Measured`."""
     dtype, factor, N = parts.anchor.dtype, factor_of(parts), table.sizes.astype(float)
-    given = takes_differences(parts), jnp.asarray(points, dtype), parts.anchor, factor
+    given = takes_differences(parts), put(points, dtype), parts.anchor, factor
     found = noise_of_some(flat, *given, int(5 * WORK / (len(points) * factor.size)), lots, table)
     return np.asarray(found.variance, float) * (N**2)[:, None, None], np.asarray(found.leverage, float) * N
 
@@ -76,10 +77,9 @@ def noise_of_some(
     lots: Lots | None, table: Shards,
 ) -> Noise:  # fmt: skip
     """Let all clients measure their noise on some of their rows (see `some_rows`)."""
-    count = len(jax.tree.leaves(table.rows)[0])
-    weights = np.ones(count, points.dtype) if lots is None else np.asarray(lots.weights)
+    weights = np.ones(num_rows(table.rows), points.dtype) if lots is None else np.asarray(lots.weights)
     few = some_rows(Shards((table.rows, weights), table.starts, table.sizes, table.names), most)
-    places = jnp.asarray(few.rows[1]), jnp.asarray(few.starts), jnp.asarray(few.sizes)
+    places = put(few.rows[1]), put(few.starts), put(few.sizes)
     return noise_all(flat, differences, points, anchor, factor, few.rows[0], *places)
 
 
@@ -108,12 +108,12 @@ def some_rows(table: Shards, most: int) -> Shards:
 def check_langevin(flat: FlatModel, parts: Parts, table: Shards) -> list[str]:
     """Check h λ_max(B_s) < 4 for every client at the anchor, with B_s ⪯ (λ_max(Λ₀ + Λ) + λ_max(H_s − Λ_s)/f_s) I."""
     assert parts.approximation is not None
-    h = float(parts.dynamics.schedule(jnp.zeros((), jnp.int32)))
+    h = parts.dynamics.first_step()
     P, d = np.asarray(parts.approximation.precision, float), len(parts.anchor)
-    raw = jnp.ones(d, parts.anchor.dtype) if P.ndim == 1 else jnp.eye(d, dtype=parts.anchor.dtype)
+    raw = put(np.ones(d) if P.ndim == 1 else np.eye(d), parts.anchor.dtype)
     few = some_rows(table, int(WORK / (100 * max(d, P.size / 100))))
     share = few.sizes / table.sizes  # of a client's rows; its curvature is taken to be so much less
-    part = jax.vmap(lambda q_s, x: q_s * x)(parts.surrogates, jnp.asarray(share, parts.anchor.dtype))
+    part = jax.vmap(lambda q_s, x: q_s * x)(parts.surrogates, put(share, parts.anchor.dtype))
     excess = excess_curvatures(flat, parts.anchor, raw, part, few)[:, 1] / share
     high = (P.max() if P.ndim == 1 else np.linalg.eigvalsh(P)[-1]) + np.maximum(excess, 0) / parts.probs
     s = int(np.nanargmax(high))

@@ -14,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from fsgld.errors import InputError, brief, first_line
+from fsgld.programs import put
 from fsgld.rewrite import rewrite
 
 Params = Any
@@ -67,8 +68,9 @@ class Model:
 
     def flatten(self) -> FlatModel:
         """See the model as a function of the flat vector θ."""
-        _, unravel = ravel_pytree(self.start())
-        return FlatModel(self.log_prior, self.log_likelihood, unravel)
+        kept: list[Any] = []
+        jax.eval_shape(lambda params: kept.append(ravel_pytree(params)[1]), self.start())
+        return FlatModel(self.log_prior, self.log_likelihood, *kept)
 
 
 class FlatModel(NamedTuple):
@@ -106,14 +108,19 @@ class FlatModel(NamedTuple):
 def as_theta(model: Model, params: Params, what: str) -> Theta:
     """Flatten parameters that look like the model's init; a flat vector θ is taken as it is."""
     start = model.start()
-    theta = ravel_pytree(start)[0]
+    theta = ravel(start)
     looks: Any = lambda tree: (jax.tree.structure(tree), [np.shape(leaf) for leaf in jax.tree.leaves(tree)])  # noqa: E731
     if looks(params) != looks(start) and looks(params) != looks(theta):
         raise InputError(
             f"the {what} must look like the model's init ({theta.size} parameters: {_shapes(start)});"
             f" got {_shapes(params)}"
         )
-    return ravel_pytree(jax.tree_util.tree_map_with_path(_as_float, params))[0]
+    return ravel(jax.tree_util.tree_map_with_path(_as_float, params))
+
+
+def ravel(params: Params) -> Theta:
+    """Put parameters into a flat vector, on the host."""
+    return put(np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(params)]))
 
 
 def leaf_names(params: Params) -> list[str]:
@@ -134,7 +141,7 @@ def _shapes(params: Params) -> str:
 def _as_float(path: Any, leaf: Any) -> Array:
     """Turn a parameter into a floating-point array, or say why it cannot be one."""
     try:
-        array = jnp.asarray(leaf)
+        array = put(leaf)
     except (TypeError, ValueError):
         name = jax.tree_util.keystr(path, simple=True, separator=".") or "it"
         raise InputError(f"init must hold numbers, but {name} is {brief(leaf)}") from None

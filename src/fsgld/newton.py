@@ -15,6 +15,7 @@ import numpy as np
 from fsgld.derivatives import all_clients, mean_derivatives, prior_taylor
 from fsgld.errors import InputError
 from fsgld.model import FlatModel, Theta
+from fsgld.programs import put
 from fsgld.rows import Shards
 from fsgld.surrogates import Gaussian
 
@@ -66,18 +67,18 @@ def match_moments(flat: FlatModel, mode: Mode, table: Shards, sweeps: int = 4, p
     z = np.random.default_rng(1).standard_normal((probes // 2, len(mu)))
     z = np.concatenate([z, -z])  # the same in all sweeps, so that they converge
     for _ in range(sweeps):
-        prior = prior_taylor(flat, jnp.asarray(mu, mode.theta.dtype))
+        prior = prior_taylor(flat, put(mu, mode.theta.dtype))
         try:
             L = np.linalg.cholesky((prior + surrogates.total()).covariance_float64())
         except InputError:
             return None
-        G, H = mean_derivatives(flat, jnp.asarray(mu + z @ L.T, mode.theta.dtype), table)
+        G, H = mean_derivatives(flat, put(mu + z @ L.T, mode.theta.dtype), table)
         shift, P = G + H @ mu, H.sum(0) + np.asarray(prior.precision, float)
         if not (np.isfinite(P).all() and np.linalg.eigvalsh(P).min() > 0):
             return None
         mu = np.linalg.solve(P, shift.sum(0) + np.asarray(prior.shift, float))
-        surrogates = Gaussian(jnp.asarray(shift, mode.theta.dtype), jnp.asarray(H, mode.theta.dtype))
-    theta = jnp.asarray(mu, mode.theta.dtype)
+        surrogates = Gaussian(put(shift, mode.theta.dtype), put(H, mode.theta.dtype))
+    theta = put(mu, mode.theta.dtype)
     return Mode(theta, surrogates, mode.sweeps + sweeps, "moments matched over prior × q")
 
 
@@ -110,7 +111,7 @@ def _check_falls(flat: FlatModel, theta: Theta, table: Shards, move: np.ndarray,
     """Check that the log posterior falls (by about ½) one posterior sd beyond θ, where Newton points to."""
     if not squared > 0:
         return
-    beyond = theta + jnp.asarray(move / np.sqrt(squared), theta.dtype)
+    beyond = theta + put(move / np.sqrt(squared), theta.dtype)
     fall = value - float(all_clients(flat, beyond, table)[0].sum() + flat.log_prior(beyond))
     if fall < 0.05 - 10 * float(np.finfo(theta.dtype).eps) * abs(value):
         raise InputError(
@@ -124,7 +125,7 @@ def _line_search(flat: FlatModel, theta: Theta, table: Shards, move: np.ndarray,
     rounding = 10 * float(np.finfo(theta.dtype).eps) * abs(value)
     for halvings in range(30):
         size = 0.5**halvings
-        new = theta + jnp.asarray(size * move, theta.dtype)
+        new = theta + put(size * move, theta.dtype)
         grown = float(all_clients(flat, new, table)[0].sum() + flat.log_prior(new))
         if grown >= value + 1e-4 * size * slope - rounding:
             return new

@@ -16,9 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
 from fsgld.algorithm import Lots
 from fsgld.checks import check_finite_at, check_given, check_kind, check_mini_batches, check_model
@@ -35,9 +33,10 @@ from fsgld.measure import (
     mini_batch_noise,
     takes_differences,
 )
-from fsgld.model import FlatModel, Model
+from fsgld.model import FlatModel, Model, ravel
 from fsgld.newton import match_moments
 from fsgld.parts import Parts, choose_parts, with_mode
+from fsgld.programs import put
 from fsgld.rows import Data, Shards, gather
 
 NOISE = 0.02  # the variance that mini-batches may add, relative to the posterior's
@@ -150,7 +149,7 @@ def preflight(
     check_kind("model", model)
     if likelihood is not None:
         check_kind("likelihood", likelihood)
-    table, theta = gather(shards), ravel_pytree(model.start())[0]
+    table, theta = gather(shards, borrow=True), ravel(model.start())
     flat = check_model(model, theta, table)
     check_finite_at(flat, theta, table, "the model's start (init)")
     parts = choose_parts(model, flat, theta, table, surrogates, whitened(), likelihood, probs)
@@ -219,7 +218,7 @@ def choose_lots(
     V_m = mini_batch_noise(measured, parts.probs)[0]
     if how == "uniform" or (how == "auto" and V_m * LARGEST_STEP / (4 * NOISE) <= MOST_ROWS):
         return None, measured
-    few = jnp.asarray(measured.points[:4], parts.anchor.dtype)
+    few = put(measured.points[:4], parts.anchor.dtype)
     lots = by_leverage(flat, takes_differences(parts), few, parts.anchor, factor_of(parts), table)
     noise, leverage = measure_noise(flat, parts, table, measured.points, lots)
     better = measured._replace(noise=noise, leverage=leverage)

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 
 from fsgld.derivatives import Shard, all_clients, curvature_times, gradient, sum_over_rows
 from fsgld.model import FlatModel, Row, Theta
-from fsgld.programs import quick
+from fsgld.programs import put, quick
 from fsgld.rows import Shards, asked
 from fsgld.surrogates import Gaussian
 
@@ -42,7 +42,7 @@ def residuals(
     flat: FlatModel, points: Float[Array, "K d"], factor: Array, surrogates: Gaussian, table: Shards
 ) -> Residual:
     """Let all clients evaluate their residuals, one after the other."""
-    places = jnp.asarray(table.starts), jnp.asarray(table.sizes)
+    places = put(table.starts), put(table.sizes)
     return _residuals(flat, points, factor, surrogates, table.rows, *places)
 
 
@@ -134,7 +134,7 @@ def excess_by_products(
     flat: FlatModel, theta: Theta, factor: Array, surrogates: Gaussian, table: Shards
 ) -> Float[np.ndarray, "S 2"]:
     """Find them from products of H_s with vectors, where H_s itself would be too large."""
-    places = jnp.asarray(table.starts), jnp.asarray(table.sizes)
+    places = put(table.starts), put(table.sizes)
     start = directions(len(theta), theta.dtype)
     program = EXCESS["few" if table.sizes.sum() < FEW else "many"]
     small = program(flat, theta, factor, surrogates, table.rows, *places, start)
@@ -159,7 +159,7 @@ def _excess_by_products(
 
 
 FEW = 100_000  # rows; with fewer, compiling takes longer than running
-EXCESS = {
+EXCESS: dict[str, Callable[..., Array]] = {
     "few": quick(_excess_by_products, static_argnums=0),
     "many": jax.jit(_excess_by_products, static_argnums=0),
 }

@@ -1,4 +1,4 @@
-"""Compiler options that single programs have; xla.py has those of the whole process.
+"""Fewer programs, and compiler options that single ones have; xla.py has options of the whole process.
 
 XLA writes loops for a CPU through MLIR ("fusion emitters") or without it. Without, the compiler takes a third less time
 and about half the memory, and programs may be slower: by nothing at all where gradients are rewritten
@@ -13,6 +13,8 @@ from functools import cache, wraps
 from typing import Any, ParamSpec, TypeVar
 
 import jax
+import numpy as np
+from jaxtyping import Array
 
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
@@ -21,6 +23,11 @@ QUICK: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False}
 OWN_PRODUCTS = QUICK | {
     "xla_cpu_multi_thread_eigen": False, "xla_cpu_experimental_ynn_fusion_type": "", "xla_cpu_prefer_vector_width": 512,
 }  # fmt: skip
+
+
+def put(numbers: Any, dtype: Any = None) -> Array:
+    """Bring a copy of numbers to the device; `jnp.asarray` would compile a program for every new shape."""
+    return jax.device_put(np.array(numbers, dtype))
 
 
 def quick(function: Callable[Given, Answer], **how: Any) -> Callable[Given, Answer]:

@@ -22,6 +22,7 @@ import numpy as np
 from jaxtyping import Array, Complex, Float, Int, Key, UInt32
 
 from fsgld.errors import InputError, brief
+from fsgld.programs import put
 
 u32 = jnp.uint32
 TILE = 32  # numbers that are taken apart together: 16 real parts, then 16 imaginary parts
@@ -46,7 +47,7 @@ def root_key(seed: int) -> Key[Array, ""]:
     """Make the key of a run from its seed, always with threefry."""
     if not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
         raise InputError(f"seed must be a whole number from 0 to 2**32 - 1; got {brief(seed)}")
-    return jax.random.key(np.uint32(seed), impl="threefry2x32")
+    return jax.random.key(put(seed, np.uint32), impl="threefry2x32")
 
 
 def round_keys(root: Key[Array, ""], chain: Int[Array, ""] | int, round: Int[Array, ""] | int) -> RoundKeys:

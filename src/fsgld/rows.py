@@ -7,8 +7,7 @@ from client name to data set. Client probabilities f_s are an argument of `fsgld
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from inspect import signature
@@ -18,6 +17,7 @@ import jax
 import numpy as np
 
 from fsgld.checkpoint import digest
+from fsgld.columns import join, over_columns
 from fsgld.errors import InputError, brief
 
 Data = Any
@@ -39,11 +39,11 @@ class Shards:
         """Give client s its own rows, and nothing else."""
         begin = int(self.starts[s])
         end = begin + int(self.sizes[s])
-        return jax.tree.map(lambda leaf: leaf[begin:end], self.rows)
+        return over_columns(lambda column: column[begin:end], self.rows)
 
     def fingerprint(self) -> str:
         """Say in one word which rows these are."""
-        return digest(self.rows)
+        return digest(over_columns(np.asarray, self.rows))
 
     def ask(self, question: str, given: dict[str, Any]) -> Any:
         """Pass a question on to clients whose rows are not here; only tables without rows do this."""
@@ -68,8 +68,13 @@ def asked(question: Callable) -> Callable:
     return ask
 
 
-def gather(shards: list[Data] | dict[str, Data] | Shards) -> Shards:
-    """Check the clients' data sets and put them into one table."""
+def gather(shards: list[Data] | dict[str, Data] | Shards, borrow: bool = False) -> Shards:
+    """Check the clients' data sets and put them into one table.
+
+    The table is a copy. Who is done with it before the user can change the data, and so returns nothing that JAX may
+    still be computing, may borrow instead: large columns that lie end to end already, as after `np.array_split`, are
+    used where they are.
+    """
     if isinstance(shards, Shards):
         return shards
     if not isinstance(shards, list | dict) or not shards:
@@ -89,7 +94,7 @@ def gather(shards: list[Data] | dict[str, Data] | Shards) -> Shards:
     if sizes.sum() > 2**31 - 1:
         raise InputError(f"got {sizes.sum()} rows; one process can hold {2**31 - 1} at most, give fewer")
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    rows = jax.tree.map(lambda *parts: _join(parts), *datasets)
+    rows = jax.tree.map(lambda *parts: join(parts, borrow), *datasets)
     return Shards(rows, starts.astype(np.int32), sizes.astype(np.int32), names)
 
 
@@ -163,50 +168,6 @@ def _check_alike(one: Data, other: Data, name: str, other_name: str) -> None:
                 f" but {name}'s have shape {a.shape[1:]} and dtype {a.dtype};"
                 " all clients need the same columns"
             )
-
-
-def _join(parts: Sequence[np.ndarray]) -> jax.Array:
-    """Put arrays end to end, in one copy that JAX takes as it is; without one if they lie so in a mapped file."""
-    dtype = jax.dtypes.canonicalize_dtype(parts[0].dtype.newbyteorder("="))
-    shape = (sum(map(len, parts)), *parts[0].shape[1:])
-    mapped = _mapped(parts) if parts[0].dtype == dtype else None
-    if mapped is None:
-        return jax.device_put(np.concatenate(parts, out=_aligned(shape, dtype), casting="same_kind"))
-    return jax.device_put(mapped.view(dtype).reshape(shape))
-
-
-def _mapped(parts: Sequence[np.ndarray]) -> np.ndarray | None:
-    """Give the bytes of arrays that lie end to end in a file that is mapped for reading only, as np.load can do it.
-
-    On a CPU JAX reads these where they are. Other memory might be written to while JAX computes, also where an array
-    is marked as read-only: the mark can be taken off.
-    """
-    file = _owner(parts[0])
-    if not isinstance(file, mmap.mmap) or not memoryview(file).readonly:
-        return None
-    begins = np.array([part.ctypes.data for part in parts])
-    ends = begins + [part.nbytes for part in parts]
-    if any(_owner(part) is not file or not part.flags.c_contiguous for part in parts) or any(begins[1:] != ends[:-1]):
-        return None
-    content = np.frombuffer(file, np.uint8)
-    first, last = (int(place) - content.ctypes.data for place in (begins[0], ends[-1]))
-    return content[first:last] if first >= 0 and last <= len(content) else None
-
-
-def _owner(array: np.ndarray) -> Any:
-    """Find the object whose memory an array shows; None if that is an array."""
-    owner: Any = array
-    while isinstance(owner, np.ndarray | memoryview):
-        owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
-    return owner
-
-
-def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Make an array that begins at a multiple of 64 bytes; on a CPU JAX copies others once more."""
-    size = np.dtype(dtype).itemsize * int(np.prod(shape))
-    raw = np.empty(size + 64, np.uint8)
-    begin = -raw.ctypes.data % 64
-    return raw[begin : begin + size].view(dtype).reshape(shape)
 
 
 def _column(path: Any) -> str:

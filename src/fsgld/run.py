@@ -20,6 +20,7 @@ from fsgld.derivatives import Shard
 from fsgld.diagnostics import Converged, rhat
 from fsgld.dynamics import Dynamics
 from fsgld.engines import Chain, Federation, Plan, compiled, reference
+from fsgld.programs import put
 from fsgld.refresh import anchor_all
 
 ENGINES: dict[str, Any] = {"compiled": compiled.advance, "reference": reference.advance}
@@ -162,7 +163,7 @@ def _states(chains: Chain) -> Arrays:
 
 def _restore(chains: Chain, call: Arrays) -> Chain:
     """Put the chains that a call left back into their structure."""
-    leaves = (jnp.asarray(call[f"state_{i}"]) for i in range(len(jax.tree.leaves(chains))))
+    leaves = (put(call[f"state_{i}"]) for i in range(len(jax.tree.leaves(chains))))
     return jax.tree.map(lambda _: next(leaves), chains)
 
 

@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
 from fsgld import __version__, randomness
 from fsgld.algorithm import Rules
@@ -35,10 +33,10 @@ from fsgld.engines import Chain, Federation, Plan, everyone, largest_divisor, ma
 from fsgld.errors import InputError
 from fsgld.likelihood import Likelihood
 from fsgld.measure import check_langevin
-from fsgld.model import FlatModel, Model, Params, Theta
+from fsgld.model import FlatModel, Model, Params, Theta, ravel
 from fsgld.parts import Parts, choose_parts, make_memos
 from fsgld.preflight import Preflight, look
-from fsgld.programs import OWN_PRODUCTS, may_set
+from fsgld.programs import OWN_PRODUCTS, may_set, put
 from fsgld.refresh import Table, anchor_each, own_tables
 from fsgld.results import Result
 from fsgld.rows import Data, Shards, gather
@@ -85,7 +83,8 @@ def sample(
     model
         Prior, likelihood of one row, and start: `fsgld.Model`.
     shards
-        A list of data sets, one a client, or a dict from client name to data set.
+        A list of data sets, one a client, or a dict from client name to data set. Do not change them from another
+        thread meanwhile: large ones that follow one another in memory are not copied.
     surrogates
         One `fsgld.Gaussian` a client (a list, or `fsgld.fit(...)`); None for DSGLD; "auto"
         finds the posterior's mode by federated Newton sweeps and anchors every client there.
@@ -140,7 +139,7 @@ def sample(
     check_settings(locals())
     chains, root = int(chains), randomness.root_key(seed)
     refresh = refresh if isinstance(refresh, str) else int(refresh)
-    table, theta = gather(shards), ravel_pytree(model.start())[0]
+    table, theta = gather(shards, borrow=True), ravel(model.start())
     flat = check_model(model, theta, table)
     check_finite_at(flat, theta, table, "the model's start (init)")
 
@@ -159,9 +158,9 @@ def sample(
     rules = Rules(flat, replace(parts.likelihood, anchor=None), m, keep.record)
     there = None if present is None else check_present(present, most, table.names, parts.surrogates)
     federation = Federation(
-        table.rows, jnp.asarray(table.starts), jnp.asarray(table.sizes), jnp.asarray(parts.probs, theta.dtype),
+        table.rows, put(table.starts), put(table.sizes), put(parts.probs, theta.dtype),
         Table(parts.surrogates, parts.surrogates.total(), make_memos(parts.likelihood, flat, parts.anchor, table)),
-        jnp.asarray(alpha, theta.dtype),
+        put(alpha, theta.dtype),
         everyone(parts.probs) if there is None else presence(parts.probs, there), checked.lots if checked else None,
     )  # fmt: skip
     if start is None:
@@ -221,7 +220,7 @@ def _check_first(
     if dynamics.name == "langevin":
         return None, parts, check_langevin(flat, parts, table)
     if not chosen:
-        sizes = sizes | {"step_size": float(dynamics.schedule(jnp.zeros((), jnp.int32)))}
+        sizes = sizes | {"step_size": dynamics.first_step()}
         mini_batches = "uniform" if mini_batches == "auto" else mini_batches
     found, parts = look(flat, parts, table, chains, **sizes, mini_batches=mini_batches, chosen=chosen)
     if chosen:
@@ -275,14 +274,14 @@ def _starts(
 ) -> jax.Array:
     """Start chains at draws from prior × q ("auto"), or from the model's init."""
     if parts.mode is None and not callable(model.init):
-        return jnp.tile(theta, (chains, 1))
+        return put(np.tile(theta, (chains, 1)))
     keys = jax.random.split(jax.random.fold_in(root, 2**32 - 1), chains)
     if parts.mode is not None:
         assert parts.approximation is not None
         factor = np.linalg.cholesky(parts.approximation.covariance_float64())
         xi = np.stack([np.asarray(jax.random.normal(key, theta.shape)) for key in keys])
-        return jnp.asarray(np.asarray(parts.centre) + xi @ factor.T, theta.dtype)
-    starts = jnp.stack([ravel_pytree(model.start(key))[0] for key in keys])
+        return put(np.asarray(parts.centre) + xi @ factor.T, theta.dtype)
+    starts = put([ravel(model.start(key)) for key in keys])
     for c, start in enumerate(starts):
         check_finite_at(flat, start, table, f"the start of chain {c} (init)")
     return starts

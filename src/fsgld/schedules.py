@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fsgld.errors import InputError, brief, is_number
+from fsgld.programs import put
 
 Step = Float[Array, ""]
 Constants = dict[str, Array]
@@ -91,4 +92,4 @@ def _positive(**numbers: float) -> Constants:
         if not is_number(value) or not value > 0:
             raise InputError(f"{name} must be a positive finite number; got {brief(value)}")
     counts = ("period", "steps")  # whole numbers stay exact
-    return {name: jnp.asarray(value, None if name in counts else float) for name, value in numbers.items()}
+    return {name: jnp.asarray(value) if name in counts else put(value, float) for name, value in numbers.items()}

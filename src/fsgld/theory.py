@@ -13,7 +13,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, Key
 from numpy.typing import ArrayLike
 
@@ -24,7 +23,7 @@ from fsgld.dynamics import Dynamics
 from fsgld.engines import Federation, everyone
 from fsgld.errors import InputError, check_whole
 from fsgld.likelihood import Likelihood, plain
-from fsgld.model import FlatModel, Model, Params, Row, Theta
+from fsgld.model import FlatModel, Model, Params, Row, Theta, ravel
 from fsgld.parts import choose_anchor, make_memos
 from fsgld.randomness import numbers, root_key, round_keys
 from fsgld.refresh import Table
@@ -62,7 +61,7 @@ def gradient_variance(
     points, table = _points(model, theta_params), gather(shards)
     if len(points) != 1 or method not in ("exact", "monte_carlo"):
         raise InputError(f'give one θ and method "exact" or "monte_carlo"; got {len(points)} θ and {method!r}')
-    theta, init, f = points[0], ravel_pytree(model.start())[0], check_probs(probs, len(table))
+    theta, init, f = points[0], ravel(model.start()), check_probs(probs, len(table))
     flat = check_model(model, theta, table)
     stack = stack_surrogates(surrogates, table.names, theta)
     around = None if stack.kind == "linear" else prior_taylor(flat, init, stack.kind) + stack.total()
@@ -222,7 +221,7 @@ def _owner(rows: Row, sizes: Int[Array, " S"]) -> Int[Array, " N"]:
 def _points(model: Model, points: Params) -> Float[Array, "P d"]:
     """Read parameters with leading axes, or an array of flat vectors, as flat vectors (P, d)."""
     start = model.start()
-    theta, _ = ravel_pytree(start)
+    theta = ravel(start)
     for like in (start, theta):
         if len({jax.tree.structure(points), jax.tree.structure(like)}) > 1:
             continue

@@ -19,6 +19,7 @@ from fsgld.algorithm import Client, Lots, Rules, conducive, reassign_chain
 from fsgld.derivatives import Shard
 from fsgld.dynamics import State
 from fsgld.model import Row
+from fsgld.programs import put
 from fsgld.refresh import Table, anchor_one
 
 RUNAWAY = 1e15  # a chain with a parameter beyond this has diverged, though it may still be finite
@@ -83,8 +84,8 @@ def presence(probs: np.ndarray, present: np.ndarray) -> Presence:
     mass = f.sum(1)
     edges = np.stack([randomness.thresholds(row / total) for row, total in zip(f, mass, strict=True)])
     last = sets.shape[1] - 1 - np.argmax(sets[:, ::-1], axis=1)
-    rounds = jnp.asarray(schedule.reshape(-1), jnp.int32)
-    return Presence(jnp.asarray(edges), jnp.asarray(mass), jnp.asarray(last, jnp.int32), rounds, jnp.asarray(sets))
+    rounds = put(schedule.reshape(-1), np.int32)
+    return Presence(put(edges), put(mass), put(last, np.int32), rounds, put(sets))
 
 
 class Chain(NamedTuple):

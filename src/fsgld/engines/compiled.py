@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from fsgld.algorithm import Client, Rules, client_update
+from fsgld.columns import blank_row
 from fsgld.dynamics import Dynamics, State
 from fsgld.engines import RUNAWAY, Chain, Federation, Plan, Trace, leave
 from fsgld.model import FlatModel, Row
@@ -115,8 +116,8 @@ PROGRAMS = {
 
 def _suits(rules: Rules, thetas: Float[Array, "chains d"], rows: Row) -> bool:
     """Whether rewriting the gradient pays; found out once for every model and size."""
-    columns, structure = jax.tree.flatten(rows)
-    looks = [(array.shape[1:], array.dtype) for array in (thetas, *columns)]
+    columns, structure = jax.tree.flatten(blank_row(rows))
+    looks = [(thetas.shape[1:], thetas.dtype), *((column.shape, column.dtype) for column in columns)]
     return _suits_shapes(jax.dtypes.canonicalize_dtype(float), rules.model, rules.batch_size, structure, *looks)
 
 

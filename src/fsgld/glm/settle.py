@@ -68,12 +68,11 @@ def settle(design: Design, priors: Mapping[str, str], sites: Sites) -> tuple[Des
 
 def add_pilot(design: Design, table: Shards) -> Design:
     """Fit the pilot model by federated Newton, and keep the log-likelihood's gradient and −Hessian at its mode."""
-    from jax.flatten_util import ravel_pytree
-
     from fsgld import newton
+    from fsgld.model import ravel
 
     model = build(design).pilot()
-    mode = newton.find_mode(model.flatten(), ravel_pytree(model.start())[0], table)
+    mode = newton.find_mode(model.flatten(), ravel(model.start()), table)
     q, theta = mode.surrogates.total(), np.asarray(mode.theta, float)
     P = np.asarray(q.precision, float)
     return design.with_pilot(theta, np.asarray(q.shift, float) - P @ theta, (P + P.T) / 2)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from inspect import signature
 from typing import Any
 
-from jax.flatten_util import ravel_pytree
-
 from fsgld.checks import check_finite_at, check_model
 from fsgld.derivatives import all_clients
 from fsgld.diagnostics import Converged
 from fsgld.engines.flare.visit import CONSTANTS, DYNAMICS, LIKELIHOODS, SCHEDULES
 from fsgld.errors import InputError, brief
-from fsgld.model import Model
+from fsgld.model import Model, ravel
 from fsgld.rows import Shards
 from fsgld.schedules import Schedule, as_schedule
 from fsgld.study import Study
@@ -62,7 +60,7 @@ def _build(function: Any, *args: Any, **numbers: Any) -> Any:
 
 def _anchored(model: Model, table: Shards, form: str) -> Gaussian:
     """Let all clients expand their log-likelihood at the model's init, as `fsgld.anchored` does."""
-    theta = ravel_pytree(model.start())[0]
+    theta = ravel(model.start())
     flat = check_model(model, theta, table)
     check_finite_at(flat, theta, table, "the model's start (init)")
     _, G, H = all_clients(flat, theta, table, None if form == "linear" else form)

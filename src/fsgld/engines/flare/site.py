@@ -24,7 +24,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
 from fsgld import __version__, derivatives, measure, probes
 from fsgld.checks import check_model
@@ -33,6 +32,7 @@ from fsgld.engines.flare.disk import write_json, write_whole
 from fsgld.engines.flare.messages import Message, MessageError
 from fsgld.engines.flare.visit import Place, Refusal, Setup
 from fsgld.errors import InputError, check_whole
+from fsgld.model import ravel
 from fsgld.rows import Data, gather
 from fsgld.study import Study
 
@@ -84,7 +84,7 @@ class Site:
     def _take(self, study: Study, rows: Data) -> None:
         """Take part in a study with rows that fit its model."""
         model, table = study.model(), gather({self.name: rows})
-        theta = ravel_pytree(model.start())[0]
+        theta = ravel(model.start())
         flat = check_model(model, theta, table)
         self.study, self.table, self.theta, self.flat = study, table, theta, flat
         self.place = Place(flat, theta, table)
