@@ -139,6 +139,12 @@ def case(name: str, misuse: Callable[[], Any], *words: str) -> Case:
 # --- the clients' data
 
 DATA = [
+    case("keys of several kinds", lambda: run({"Oslo": {"a": ROWS, 1: ROWS}}), "Oslo", "cannot be read", "as keys"),
+    case("random keys", lambda: run([jax.random.split(jax.random.key(0), 4)]), "client 0", "cannot be read"),
+    case("whole numbers at one client", lambda: run({"Oslo": ROWS, "Bergen": ROWS.astype(int)}),
+         "Bergen", "int64", "float64", "of one type"),
+    case("text in a data frame", lambda: run({"Oslo": pd.DataFrame({"a": [1.0, 2.0], "b": ["u", "v"]})}),
+         "Oslo", "column b", "numbers or booleans"),
     case("no shards", lambda: run([]), "shards", "non-empty list", "[]"),
     case("no shards, as a dict", lambda: run({}), "shards", "non-empty list", "{}"),
     case("None", lambda: run(None), "shards", "list of data sets", "None"),
@@ -304,7 +310,34 @@ def chains_apart(key: Any) -> Any:
     return jnp.where(fine, jnp.zeros(2), jnp.full(2, jnp.inf))
 
 
+def without_gradient(params: Any, x: Any) -> Any:
+    return jax.lax.while_loop(lambda c: c < 3, lambda c: c - jnp.sum((x - params) ** 2), 0.0)
+
+
+def with_numpy(params: Any, x: Any) -> Any:
+    return -np.sum(np.asarray(x - params) ** 2)
+
+
 MODEL = [
+    case("arguments swapped", lambda: run([{"x": ROWS[:, 0]}], model=model(
+        log_likelihood=lambda row, p: -(row["x"] - p["m"]) ** 2, init={"m": 0.0})),
+        "log_likelihood(params, row)", "{'m': 'float64[]'}", "one row {'x': 'float64[]'}", "KeyError: 'x'", "order"),
+    case("functions swapped", lambda: run(model=fsgld.Model(normal_likelihood, normal_prior, np.zeros(2))),
+         "log_prior(params)", "missing 1 required"),
+    case("no prior", lambda: run(model=model(log_prior=None)), "log_prior(params)", "not callable"),
+    case("NumPy", lambda: run(model=model(log_likelihood=with_numpy)), "log_likelihood", "write it with jax.numpy"),
+    case("a whole number", lambda: run(model=model(log_prior=lambda p: 0)), "log_prior", "0.0 and not 0"),
+    case("no gradient", lambda: run(model=model(log_likelihood=without_gradient)),
+         "the gradient of log_likelihood fails", "while_loop", "lax.scan"),
+    case("no gradient of the prior", lambda: run(model=model(log_prior=lambda p: without_gradient(p, 0 * p))),
+         "the gradient of log_prior fails"),
+    case("no gradient, fit", lambda: fsgld.fit(model(log_likelihood=without_gradient), NAMED, fsgld.anchored),
+         "Oslo: the fit fails", "while_loop"),
+    case("empty init", lambda: run(model=model(init=np.zeros(0))), "init holds no parameter", "shape (0,)"),
+    case("init of keys of several kinds", lambda: run(model=model(init={"a": 0.0, 1: 0.0})), "init cannot be read"),
+    case("init whose size depends on the key", lambda: run(chains=3, model=model(
+        init=lambda key: jnp.zeros(2 if not jax.random.key_data(key).any() else 3))), "init", "other shapes"),
+    case("masked init", lambda: run(model=model(init=np.ma.masked_array([1.0, 2.0], [0, 1]))), "init must hold"),
     case("None", lambda: run(model=None), "model", "None", "fsgld.Model("),
     case("arguments swapped", lambda: fsgld.sample(SHARDS, MEAN), "model", "fsgld.Model("),
     case(
@@ -433,6 +466,7 @@ MODEL = [
 # --- surrogates
 
 SURROGATES = [
+    case("lists", lambda: run(NAMED, [fsgld.Gaussian([0.0, 1.0], [1.0, 1.0])] * 2), "Oslo", "lists", "from_precision"),
     case("unknown word", lambda: run(surrogates="foo"), "surrogates", '"auto"', "None", "'foo'"),
     case(
         "wrong size",
@@ -836,7 +870,31 @@ def result() -> fsgld.Result:
     return run()
 
 
+def add_up(params: Any, row: Any) -> Any:
+    return params @ row
+
+
 RESULTS: dict[str, tuple[Callable[[fsgld.Result], Any], tuple[str, ...]]] = {
+    "predict: no data": (lambda r: r.predict(add_up, None), ("data", "no array")),
+    "predict: lists": (lambda r: r.predict(add_up, ROWS.tolist()), ("data", "use np.array")),
+    "predict: columns of several lengths": (
+        lambda r: r.predict(add_up, {"a": ROWS, "b": np.zeros(3)}),
+        ("column b has 3 rows", "column a has 20"),
+    ),
+    "predict: rows of another width": (
+        lambda r: r.predict(add_up, np.zeros((3, 5))),
+        ("function(params, row) fails", "[2]", "[5]"),
+    ),
+    "predict: NumPy": (lambda r: r.predict(lambda p, x: np.exp(p), ROWS), ("function(params, row)", "jax.numpy")),
+    "posterior_predictive: no data": (lambda r: r.posterior_predictive(add_up, None), ("data", "no array")),
+    "posterior_predictive: seed": (
+        lambda r: r.posterior_predictive(lambda k, p, x: x, ROWS, seed=-1),
+        ("seed must be a whole number", "-1"),
+    ),
+    "posterior_predictive: order": (
+        lambda r: r.posterior_predictive(lambda p, k, x: p @ x, ROWS),
+        ("simulate(key, params, row) fails",),
+    ),
     "interval in percent": (lambda r: r.summary(94), ("interval", "between 0 and 1", "94")),
     "no interval": (lambda r: r.summary(0.0), ("interval", "between 0 and 1", "0")),
     "no draws": (lambda r: r.predict(jnp.dot, ROWS, draws=0), ("draws", "at least 1", "0")),
@@ -943,3 +1001,30 @@ def test_more_random_numbers_a_visit_than_can_be_counted_are_refused():
     model = fsgld.Model(lambda p: -jnp.sum(p**2), lambda p, x: -jnp.sum((x - p) ** 2), jnp.zeros(1))
     with pytest.raises(fsgld.InputError, match=r"2000000 × 4000 random numbers, more than 2\*\*32; use fewer"):
         fsgld.sample(model, [np.zeros((3, 1))], local_steps=2_000_000, rounds=2, batch_size=4000)
+
+
+def test_predictions_take_rows_with_missing_values_and_data_frames(result: fsgld.Result) -> None:
+    """What is missing may be what is predicted; names of columns count, not their order."""
+    rows = np.where(np.arange(2) == 1, np.nan, ROWS)
+    first = result.predict(lambda p, x: p[0] * x[0], rows)
+    assert np.isfinite(first).all()
+    frame = pd.DataFrame(rows, columns=["x", "y"])[["y", "x"]]
+    np.testing.assert_array_equal(result.predict(lambda p, row: p[0] * row["x"], frame), first)
+
+
+def test_arviz_refuses_names_that_it_would_lose() -> None:
+    """ArviZ has dimensions chain and draw, and one array a name."""
+    for init in ({"draw": 0.0}, {"a": {"b": 0.0}, "a.b": 0.0}):
+        found = run([ROWS[:, 0]], model=model(log_likelihood=lambda p, x: -(x**2), init=init))
+        with pytest.raises(fsgld.InputError, match="different names, none of them chain or draw"):
+            found.to_arviz()
+
+
+def test_poor_surrogates_leave_draws_and_a_warning() -> None:
+    """Nothing was given, so nothing that was given is at fault: the pre-flight says which surrogate is."""
+    weak = fsgld.Model(lambda p: -0.5 * jnp.sum(p**2) / 1e4, normal_likelihood, np.zeros(2))
+    shards = [RNG.normal(size=(500, 2)), RNG.normal(size=(700, 2)) + 1]
+    with pytest.warns(UserWarning):
+        found = fsgld.sample(weak, shards, [fsgld.Gaussian(jnp.zeros(2), 0.1 * jnp.eye(2))] * 2)
+    assert found.draws.shape[1] >= 10
+    assert found.settings["notes"]

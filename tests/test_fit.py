@@ -177,3 +177,25 @@ def test_the_mode_is_found_as_far_as_float32_goes():
     result = fsgld.sample(model, shards, rounds=1000, chains=2)  # Monte Carlo error of the mean: about 0.0025
     exact = np.concatenate(shards).astype(float).mean()
     assert abs(float(result.draws.astype(float).mean()) - exact) < 0.02
+
+
+@pytest.mark.parametrize("case", ["fewer rows than parameters", "a parameter that the likelihood does not use"])
+@pytest.mark.parametrize("diagonal", [False, True])
+def test_local_draws_that_wander_in_a_level_direction_are_refused(case, diagonal):
+    """Such draws have a finite covariance, which says how long the chain was, not what the likelihood is."""
+    rng = np.random.default_rng(0)
+    prior = lambda p: -0.5 * jnp.sum(p**2)  # noqa: E731
+    if case == "fewer rows than parameters":
+        model = fsgld.Model(prior, lambda w, row: -0.5 * (row[1] - row[0] @ w) ** 2, jnp.zeros(3))
+        data = rng.normal(size=(2, 3)), rng.normal(size=2)
+    else:
+        model, data = fsgld.Model(prior, lambda w, x: -0.5 * (x - w[0]) ** 2, jnp.zeros(2)), rng.normal(size=50)
+    for seed in range(3):
+        with pytest.raises(fsgld.InputError, match=r"no mode: .*stays level.*fsgld\.anchored"):
+            fsgld.from_draws(model, data, seed=seed, diagonal=diagonal)
+
+
+def test_a_fit_that_fails_names_the_client():
+    model, shards = regression()
+    with pytest.raises(fsgld.InputError, match="client 0: the fit fails: ZeroDivisionError"):
+        fsgld.fit(model, shards, lambda model, data: 1 / 0)

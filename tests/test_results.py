@@ -92,6 +92,8 @@ class Pair(NamedTuple):
         {"b": np.ones((1, 2)), "a": [np.zeros((1, 2, 1)), (np.ones((1, 2)), np.zeros((1, 2)))]},
         [Pair(np.zeros((1, 2)), np.ones((1, 2)))],
         OrderedDict(b=np.zeros((1, 2)), a=np.ones((1, 2))),
+        {number: np.full((1, 2), number) for number in range(12)},
+        {"b": np.ones((1, 2)), "a": None},
     ],
 )
 def test_any_structure_of_parameters_can_be_saved(result, tmp_path, draws):
@@ -186,3 +188,24 @@ def test_a_chain_that_runs_away_has_diverged_before_it_overflows():
         )  # fmt: skip
     assert all(status.diverged for status in result.status)
     assert np.nanmax(np.abs(result.draws)) < 1e15
+
+
+def test_parameters_keep_their_order_in_a_file(result, tmp_path):
+    draws = Pair(two=np.zeros((1, 2)), one=np.ones((1, 2)))._replace()
+    one = fsgld.Result(draws, np.arange(2), result.visited[:1], result.clients, result.status[:1], {}, {})
+    one.save(tmp_path / "r.npz")
+    names, values = fsgld.Result.load(tmp_path / "r.npz").flat_draws()
+    assert names == one.flat_draws()[0] == ("one", "two")
+    np.testing.assert_array_equal(values, one.flat_draws()[1])
+
+
+def test_files_of_earlier_versions_are_read(result, tmp_path):
+    """Before 0.2.2 keys were written as those of JSON objects."""
+    result.save(tmp_path / "new.npz")
+    with np.load(tmp_path / "new.npz") as archive:
+        arrays = dict(archive)
+    meta = json.loads(str(arrays.pop("meta")))
+    meta["structure"] = {"dict": {"b": {"ordered": {"z": 0}}}}
+    np.savez(tmp_path / "old.npz", meta=np.array(json.dumps(meta)), **arrays)
+    draws = fsgld.Result.load(tmp_path / "old.npz").draws
+    np.testing.assert_array_equal(draws["b"]["z"], jax.tree.leaves(result.draws)[0])

@@ -197,3 +197,26 @@ def test_no_row_is_written(tmp_path):
         with np.load(tmp_path / archive) as arrays:
             written |= {f"{archive}/{name}": arrays[name].tobytes() for name in arrays.files}
     assert not [name for name, data in written.items() for pattern in patterns if pattern in data]
+
+
+@pytest.mark.parametrize("mistake", ["another run's", "swapped", "stray"])
+def test_call_files_know_their_run_and_their_number(saved, tmp_path, mistake):
+    """A whole file in a wrong place would give wrong draws without a word."""
+    folder = tmp_path / "mixed"
+    shutil.copytree(saved, folder)
+    calls = sorted((folder / "calls").glob("*.npz"))
+    if mistake == "another run's":
+        run(tmp_path / "other", seed=2)
+        shutil.copy(tmp_path / "other" / "calls" / calls[-1].name, calls[-1])
+    if mistake == "swapped":
+        (one, two) = calls[0].read_bytes(), calls[1].read_bytes()
+        calls[0].write_bytes(two)
+        calls[1].write_bytes(one)
+    if mistake == "stray":
+        (folder / "calls" / "0 copy.npz").write_bytes(b"")
+        np.testing.assert_array_equal(run(folder).draws, run(saved).draws)
+        return
+    before = contents(folder)
+    with pytest.raises(fsgld.CheckpointError, match="of another run or call; it was left untouched"):
+        run(folder)
+    assert contents(folder) == before

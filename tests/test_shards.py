@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -471,3 +472,32 @@ def test_splits_refuse_in_words(name: str) -> None:
     assert "\n" not in message
     for word in words:
         assert word in message, f"{word!r} is missing in: {message}"
+
+
+def test_data_frames_are_dicts_of_columns() -> None:
+    """By position, columns in another order would give a wrong posterior without a word."""
+    frame = pd.DataFrame({"x": np.arange(6.0), "n": np.arange(6), "ok": np.arange(6) > 2})
+    gathered = gather({"Oslo": frame[:2], "Bergen": frame[2:][["ok", "x", "n"]]})
+    for name, column in frame.items():
+        np.testing.assert_array_equal(gathered.rows[name], column)
+    with pytest.raises(InputError, match=r"Bergen has a dict of columns n, ok, z, but Oslo has .* n, ok, x"):
+        gather({"Oslo": frame, "Bergen": frame.rename(columns={"x": "z"})})
+    with pytest.raises(InputError, match="client 0: a data frame has two columns of one name"):
+        gather([frame[["x", "x"]]])
+    np.testing.assert_array_equal(gather([pd.DataFrame(BASE)]).rows, BASE)  # no names: an array
+    parts = shards.by_column(frame, frame["x"], 2)
+    assert [sorted(part) for part in parts] == [["n", "ok", "x"]] * 2
+    np.testing.assert_array_equal(parts[1]["n"], [3, 4, 5])
+
+
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [
+        (lambda: shards.beta(np.arange(4), np.array(["a", "b", "a", "b"]), 2, 1.0, 1.0), "labels that are numbers"),
+        (lambda: shards.by_label(np.arange(4), np.array([1, "b", 2, "c"], object), 2), "of one kind"),
+        (lambda: shards.by_column(np.arange(4), np.array([1, np.nan, 2, 3]), 2), "row 1 has none"),
+    ],
+)
+def test_labels_that_cannot_be_used_are_refused(split: Callable, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        split()

@@ -91,3 +91,37 @@ def test_stacks_are_not_taken_for_one_surrogate():
     with pytest.raises(IndexError, match="client 7 of a stack of 3"):
         stack[7]
     assert len(stack) == len(list(stack)) == 3
+
+
+def test_whole_numbers_are_not_cut_off():
+    q = Gaussian.from_precision([1, 0], [2, 2]) + Gaussian.from_precision(np.array([0, 3]), np.array([2, 4]))
+    np.testing.assert_allclose(q.mean, [0.5, 2.0])
+    np.testing.assert_allclose(Gaussian.from_precision([1, 0], [[2, 0], [0, 2]]).covariance, np.eye(2) / 2)
+    moments = Gaussian.from_moments([1, 0], [[4, 1], [1, 4]])
+    np.testing.assert_allclose(moments.covariance, [[4, 1], [1, 4]], rtol=1e-6)
+    np.testing.assert_allclose(Gaussian(np.array([1, 0]), np.array([2, 4])).mean, [0.5, 0])
+
+
+@pytest.mark.parametrize(
+    ("nonsense", "message"),
+    [
+        (lambda q: q * q, "by one number; got a surrogate"),
+        (lambda q: q / jnp.ones(3), "by one number"),
+        (lambda q: Gaussian.stack([q, q]) * jnp.array([1.0, 2.0]), r"use jax\.vmap"),
+        (lambda q: q + Gaussian.flat(2), "do not go together"),
+        (lambda q: Gaussian.flat(1) - q, "do not go together"),
+        (lambda q: Gaussian.stack([q, q]) + Gaussian.stack([q] * 3), "do not go together"),
+        (lambda q: Gaussian.stack([q, Gaussian.flat(2)]), "do not go together"),
+        (lambda q: Gaussian.stack([]), "no surrogate to stack"),
+        (lambda q: q.total(), "one client's"),
+    ],
+)
+def test_arithmetic_that_means_nothing_is_refused(nonsense, message):
+    with pytest.raises(fsgld.InputError, match=f"(?i){message}"):
+        nonsense(make("diagonal"))
+
+
+def test_stacks_are_made_inside_of_programs_too():
+    parts = [make("dense", s) for s in range(3)]
+    eager, traced = Gaussian.stack(parts), jax.jit(Gaussian.stack)(parts)
+    jax.tree.map(np.testing.assert_array_equal, eager, traced)

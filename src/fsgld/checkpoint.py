@@ -1,7 +1,8 @@
 """Checkpoints: a folder that a killed run goes on from, bit for bit.
 
     fingerprint.json    what run this is: settings, digests of data, model and surrogates
-    calls/000012.npz    what call 12 of the engine left: draws, visited clients, states, a digest
+    calls/000012.npz    what call 12 of the engine left: draws, visited clients, states, and a digest of these,
+                        of the number 12 and of the run
 
 A call's file is written under another name and renamed when it is complete, so a kill at any
 moment leaves whole files only. Nothing is pickled.
@@ -29,6 +30,7 @@ class Checkpoint:
 
     def __init__(self, folder: str | Path, fingerprint: dict[str, Any]) -> None:
         self.folder = Path(folder)
+        self.run = json.dumps(fingerprint, sort_keys=True)
         try:
             self._claim(json.loads(json.dumps(fingerprint)))
             (self.folder / "calls").mkdir(exist_ok=True)
@@ -40,20 +42,21 @@ class Checkpoint:
 
     def load(self) -> list[Arrays]:
         """Read all finished calls, in order."""
-        files = sorted((self.folder / "calls").glob("[0-9]*.npz"))
+        found = (file for file in (self.folder / "calls").glob("*.npz") if file.stem.isdecimal())
+        files = sorted(found, key=lambda file: int(file.stem))
         if [int(file.stem) for file in files] != list(range(len(files))):
             raise CheckpointError(
                 f"the checkpoint {self.folder} lacks a call before {files[-1].name}; it was left"
                 " untouched. Restore the file or choose another folder"
             )
-        return [_read(file) for file in files]
+        return [self._read(file, call) for call, file in enumerate(files)]
 
     def append(self, call: int, arrays: Arrays) -> None:
         """Write one finished call, whole or not at all."""
         target = self.folder / "calls" / f"{call:06d}.npz"
         try:
             with target.with_suffix(".partial").open("wb") as file:
-                np.savez(file, allow_pickle=False, digest=np.array(digest(arrays)), **arrays)
+                np.savez(file, allow_pickle=False, digest=np.array(self._digest(call, arrays)), **arrays)
                 file.flush()
                 os.fsync(file.fileno())
             target.with_suffix(".partial").replace(target)
@@ -62,6 +65,25 @@ class Checkpoint:
                 f"cannot write {target}: {error.strerror}; {call} finished calls are safe in"
                 f" {self.folder}, run again to go on from there"
             ) from error
+
+    def _digest(self, call: int, arrays: Arrays) -> str:
+        """Fingerprint a call: which it is, of which run, and what it left."""
+        return digest((np.frombuffer(f"{call} {self.run}".encode(), np.uint8), arrays))
+
+    def _read(self, file: Path, call: int) -> Arrays:
+        """Read one call and check it against its own digest."""
+        try:
+            # opened here, because np.load leaves a file open that it cannot read
+            with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+                arrays = {name: archive[name] for name in archive.files}
+            if str(arrays.pop("digest")) == self._digest(call, arrays):
+                return arrays
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            pass
+        raise CheckpointError(
+            f"the checkpoint file {file} is damaged, or of another run or call; it was left untouched. Delete it and"
+            " all later ones to go on from the call before, or choose another folder"
+        )
 
     def _claim(self, fingerprint: dict[str, Any]) -> None:
         """Write the fingerprint of this run, or compare it with the one found."""
@@ -98,19 +120,3 @@ def digest(tree: Any) -> str:
         sha.update(f"{jax.tree_util.keystr(path)} {array.shape} {array.dtype}".encode())
         sha.update(array.reshape(-1).view(np.uint8).data if array.size else b"")
     return sha.hexdigest()
-
-
-def _read(file: Path) -> Arrays:
-    """Read one call and check it against its own digest."""
-    try:
-        # opened here, because np.load leaves a file open that it cannot read
-        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-        if str(arrays.pop("digest")) == digest(arrays):
-            return arrays
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        pass
-    raise CheckpointError(
-        f"the checkpoint file {file} is damaged; it was left untouched. Delete it and all later"
-        " ones to go on from the call before, or choose another folder"
-    )

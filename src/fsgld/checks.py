@@ -51,8 +51,7 @@ def check_settings(given: dict[str, Any]) -> None:
         raise InputError(f"until must be fsgld.Converged(rhat, ess); got {brief(given['until'])}")
     if given["until"] is not None and not all(is_number(x) and x > 0 for x in given["until"]):
         raise InputError(f"rhat and ess of Converged must be positive numbers; got {brief(given['until'])}")
-    if not is_number(given["alpha"]) or given["alpha"] < 0:
-        raise InputError(f"alpha must be a number of at least 0; got {brief(given['alpha'])}")
+    check_alpha(given["alpha"])
     if given["checkpoint"] is not None and not isinstance(given["checkpoint"], str | PathLike):
         raise InputError(f"checkpoint must be the path of a folder; got {brief(given['checkpoint'])}")
 
@@ -134,6 +133,12 @@ def check_mini_batches(how: Any) -> str:
     return str(how)
 
 
+def check_alpha(alpha: Any) -> None:
+    """Check the scale of the conducive gradient."""
+    if not is_number(alpha) or alpha < 0:
+        raise InputError(f"alpha must be a number of at least 0; got {brief(alpha)}")
+
+
 def check_burn_in(burn_in: Any) -> int | float:
     """Read burn_in: a whole number of steps, or a share of all steps below 1."""
     whole = isinstance(burn_in, int | np.integer)
@@ -189,11 +194,12 @@ def check_model(model: Model, theta: Theta, table: Shards) -> FlatModel:
     flat = model.flatten()
     row = blank_row(table.rows)
     shapes = brief(jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", row), 120)
-    calls: list[tuple[str, Callable[..., Any], tuple]] = [
-        ("log_prior", model.log_prior, ()),
-        (f"log_likelihood (of one row, {shapes})", model.log_likelihood, (row,)),
-    ]
     params = jax.eval_shape(flat.unravel, theta)
+    given = brief(jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", params), 120)
+    calls: list[tuple[str, Callable[..., Any], tuple]] = [
+        (f"log_prior(params), params {given},", model.log_prior, ()),
+        (f"log_likelihood(params, row), params {given}, one row {shapes},", model.log_likelihood, (row,)),
+    ]
     programs = [_trace(name, function, params, *arguments) for name, function, arguments in calls]
     return flat._replace(fingerprint=digest(programs))
 
@@ -203,27 +209,31 @@ def _trace(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
     try:  # a new function every time, or JAX would remember what it traced before
         program, out = jax.make_jaxpr(lambda *a: function(*a), return_shape=True)(*arguments)
     except Exception as error:
-        raise InputError(f"{name} fails at init: {first_line(error)}; write it with jax.numpy") from error
+        inside = isinstance(error, jax.errors.JAXTypeError | jax.errors.JAXIndexError)  # of values that are not there
+        advice = "write it with jax.numpy, without if and loops over values"
+        if not inside:
+            advice = "mind the order of its arguments, and their names and shapes"
+        raise InputError(f"{name} fails at init: {first_line(error)}; {advice}") from error
     if getattr(out, "shape", None) != ():
         raise InputError(
             f"{name} must return one number (a scalar); it returns"
             f" {getattr(out, 'shape', type(out).__name__)}. Sum inside the function"
         )
     if not jnp.issubdtype(out.dtype, jnp.floating):
-        raise InputError(f"{name} must return a real floating-point number; it returns {out.dtype}")
+        raise InputError(f"{name} must return a real floating-point number, say 0.0 and not 0; it returns {out.dtype}")
     text = re.sub("0x[0-9a-f]+", "", str(program))  # addresses say nothing about what is computed
     return np.frombuffer(text.encode(), np.uint8), [np.asarray(constant) for constant in program.consts]
 
 
 def check_finite_at(flat: FlatModel, theta: Theta, table: Shards, where: str) -> None:
     """Check that log densities and gradients are finite at θ; name the client and the row."""
-    prior = _prior_at(flat, theta)
+    prior = _differentiated("log_prior", _prior_at, flat, theta)
     if not all(np.isfinite(x).all() for x in prior):
         raise InputError(
             f"the log prior or its gradient is not finite at {where} (value {prior[0]:.4g});"
             " give an init inside the prior's support"
         )
-    values, G, _ = all_clients(flat, theta, table)
+    values, G, _ = _differentiated("log_likelihood", all_clients, flat, theta, table)
     bad = ~(np.isfinite(values) & np.isfinite(G).all(1))
     if bad.any():
         s = int(np.argmax(bad))
@@ -233,6 +243,19 @@ def check_finite_at(flat: FlatModel, theta: Theta, table: Shards, where: str) ->
             f"{table.names[s]}: the log-likelihood is not finite at {where} ({which}); give another"
             " init (or anchor), or a likelihood that is finite there"
         )
+
+
+def _differentiated(name: str, derivatives: Callable[..., Any], *args: Any) -> Any:
+    """Evaluate derivatives, or say in words that a function has none."""
+    try:
+        return derivatives(*args)
+    except (NotImplementedError, TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"the gradient of {name} fails: {first_line(error)}; write it with functions that JAX can differentiate and"
+            " vectorise (lax.scan or fori_loop of fixed length, no while_loop, no callbacks)"
+        ) from error
 
 
 @partial(quick, static_argnums=0)
@@ -291,13 +314,16 @@ def stack_surrogates(surrogates: Any, names: Sequence[str], theta: Theta) -> Gau
                 f"{names[int(np.argmax(skew))]}: the surrogate's precision is not symmetric; give the precision"
                 " itself, not a factor of it"
             )
-    return jax.tree.map(lambda leaf: put(leaf, theta.dtype), surrogates)
+    in_place: Any = lambda leaf: isinstance(leaf, jax.Array) and leaf.dtype == theta.dtype  # noqa: E731
+    return jax.tree.map(lambda leaf: leaf if in_place(leaf) else put(leaf, theta.dtype), surrogates)
 
 
 def _check_form(q: Any, name: str, d: int) -> None:
     """Check one client's surrogate: type and size."""
     if not isinstance(q, Gaussian):
         raise InputError(f"{name}: the surrogate must be an fsgld.Gaussian; got {type(q).__name__} {brief(q, 40)}")
+    if not all(hasattr(leaf, "shape") for leaf in (q.shift, np.zeros(0) if q.precision is None else q.precision)):
+        raise InputError(f"{name}: the surrogate holds lists; give arrays, or use fsgld.Gaussian.from_precision")
     precision = None if q.precision is None else q.precision.shape
     if q.shift.shape != (d,) or precision not in (None, (d,), (d, d)):
         raise InputError(

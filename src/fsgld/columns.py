@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Shaped
 
@@ -26,7 +25,8 @@ class Unaligned:
     """A column of a table in memory that is not JAX's, whose first row begins within a line of 64 bytes.
 
     JAX's arrays begin with a line, so this one begins with that of the first row: with w numbers a row, row i is
-    flat[lead + i·w : lead + (i+1)·w]. What comes before `lead` is not ours and is never read.
+    flat[lead + i·w : lead + (i+1)·w]. What comes before `lead` is not ours and is never used. Programs are compiled for
+    one `lead`; large arrays of NumPy's own all have the same.
     """
 
     flat: Shaped[Array, " lead+N*w"]
@@ -37,15 +37,8 @@ class Unaligned:
     def dtype(self) -> np.dtype:
         return self.flat.dtype
 
-    def __len__(self) -> int:
-        return self.shape[0]
-
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(np.asarray(self.flat)[self.lead :].reshape(self.shape), dtype, copy=copy)
-
-    def __getitem__(self, rows: slice) -> Array:
-        begin, end, _ = rows.indices(len(self))
-        return self.take(jnp.arange(begin, end))
 
     def take(self, index: Int[Array, ...]) -> Array:
         """Fetch rows."""
@@ -75,7 +68,7 @@ def blank_row(rows: Rows) -> Rows:
 
 def num_rows(rows: Rows) -> int:
     """Count the rows of a table."""
-    return jax.tree.leaves(over_columns(len, rows))[0]
+    return int(jax.tree.leaves(over_columns(lambda column: column.shape[0], rows))[0])
 
 
 def over_columns(function: Callable[[Any], Any], rows: Rows) -> Rows:
@@ -87,7 +80,7 @@ def join(parts: Sequence[np.ndarray], borrow: bool) -> Array | Unaligned:
     """Put arrays end to end, in one copy that JAX takes as it is; or without one, see `gather`."""
     dtype = jax.dtypes.canonicalize_dtype(parts[0].dtype.newbyteorder("="))
     shape = (sum(map(len, parts)), *parts[0].shape[1:])
-    if not borrow or parts[0].dtype != dtype or not _end_to_end(parts):
+    if not borrow or parts[0].dtype != dtype or not _can_borrow(parts):
         return jax.device_put(np.concatenate(parts, out=_aligned(shape, dtype), casting="same_kind"))
     before = parts[0].ctypes.data % LINE
     memory = np.asarray(_Memory(parts, before))
@@ -96,13 +89,14 @@ def join(parts: Sequence[np.ndarray], borrow: bool) -> Array | Unaligned:
     return jax.device_put(memory.reshape(shape))
 
 
-def _end_to_end(parts: Sequence[np.ndarray]) -> bool:
-    """Whether arrays are one large array in memory that JAX can read where it is."""
+def _can_borrow(parts: Sequence[np.ndarray]) -> bool:
+    """Whether arrays lie end to end in memory, as one large array that JAX can read where it is."""
     begins = np.array([part.ctypes.data for part in parts])
     ends = begins + [part.nbytes for part in parts]
     adjacent = all(part.flags.c_contiguous for part in parts) and (begins[1:] == ends[:-1]).all()
     size, item = int(ends[-1] - begins[0]), parts[0].itemsize
-    fits = size >= LARGE and size // item < 2**31 - LINE and begins[0] % item == 0
+    countable = begins[0] % LINE == 0 or size // item < 2**31 - LINE  # `Unaligned` counts numbers, not rows
+    fits = size >= LARGE and begins[0] % item == 0 and countable
     return jax.default_backend() == "cpu" and bool(adjacent and fits)
 
 

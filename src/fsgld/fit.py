@@ -22,7 +22,7 @@ from fsgld.checks import check_kind, check_model
 from fsgld.derivatives import Shard, curvature, gradient, largest_curvature, taylor, value
 from fsgld.dynamics import langevin
 from fsgld.engines.compiled import advance
-from fsgld.errors import InputError, brief, check_whole
+from fsgld.errors import InputError, brief, check_whole, first_line
 from fsgld.likelihood import plain
 from fsgld.model import FlatModel, Model, Params, Theta, as_theta, ravel
 from fsgld.newton import find_mode
@@ -30,6 +30,7 @@ from fsgld.programs import put
 from fsgld.randomness import root_key
 from fsgld.refresh import Table
 from fsgld.rows import Data, Shards, gather
+from fsgld.schedules import Schedule
 from fsgld.surrogates import Gaussian
 
 
@@ -42,7 +43,7 @@ def fit(
     Parameters
     ----------
     model, shards
-        As for `fsgld.sample`.
+        As for `fsgld.sample`; not to be changed meanwhile.
     method
         A function (model, data, **options) → Gaussian.
     **options
@@ -58,6 +59,8 @@ def fit(
             q = method(model, _alone(table, s) if method in OWN else table.shard(s), **options)
         except InputError as error:
             raise InputError(f"{name}: {error}") from error
+        except Exception as error:
+            raise InputError(f"{name}: the fit fails: {first_line(error)}; see the error above this one") from error
         if not isinstance(q, Gaussian):
             raise InputError(f"{name}: the method must return an fsgld.Gaussian; it returns {type(q).__name__}")
         surrogates.append(q)
@@ -147,7 +150,7 @@ def laplace(model: Model, data: Data, *, diagonal: bool = False, max_steps: int 
 
 
 def from_draws(
-    model: Model, data: Data, *, draws: int = 3000, step_size: float | None = None,
+    model: Model, data: Data, *, draws: int = 3000, step_size: float | Schedule | None = None,
     batch_size: int = 32, thin: int = 1, burn_in: int = 1000, diagonal: bool = False, check: bool = True, seed: int = 0,
 ) -> Gaussian:  # fmt: skip
     """Fit a Gaussian to local SGLD draws from p(x_s | θ), as the paper does (3000 draws).
@@ -182,7 +185,7 @@ def from_draws(
     kept = np.asarray(chain[-draws:], float)
     if not np.isfinite(kept).all() or (check and _grows(kept)):
         raise InputError(
-            f"local SGLD with step size {float(h):.3g} diverged on these {shard.size} rows (or their"
+            f"local SGLD with step size {h if isinstance(h, Schedule) else f'{h:.3g}'} diverged on these {shard.size} rows (or their"
             " likelihood has no mode); give a smaller step_size, or use fsgld.anchored"
         )
     mean, centred = kept.mean(0), kept - kept.mean(0)
@@ -193,15 +196,17 @@ def from_draws(
             f"the covariance of {draws} local draws is not positive definite (smallest eigenvalue"
             f" {lowest:.2g}); keep more draws, thin more, or use diagonal=True"
         )
-    if check and not _falls_beyond(flat, theta, mean, np.sqrt((centred**2).mean(0)), shard):
+    if check and not _falls_beyond(flat, theta, mean, centred, shard):
         raise InputError(
-            f"the likelihood of these {shard.size} rows has no mode: it still grows beyond the local draws, as with one"
-            " class only; use fsgld.anchored, which needs no local mode"
+            f"the likelihood of these {shard.size} rows has no mode: beyond the local draws it still grows, as with one"
+            " class only, or stays level, as with fewer rows than parameters; use fsgld.anchored, which needs no local"
+            " mode"
         )
     q = Gaussian.from_moments(jnp.asarray(mean), covariance)
     return jax.tree.map(lambda leaf: leaf.astype(theta.dtype), q)
 
 
+WIDEST = 20  # directions of local draws that are looked at
 OWN = (analytic, anchored, laplace, from_draws)  # they find one client's rows in a table of all; others get the data
 
 
@@ -220,12 +225,23 @@ def _prepare(model: Model, data: Data, at: Params | None = None) -> tuple[FlatMo
     return flat, theta, Shard(one.rows, int(one.starts[0]), int(one.sizes[0])), one.names[0]
 
 
-def _falls_beyond(flat: FlatModel, start: Theta, mean: np.ndarray, sd: np.ndarray, shard: Shard) -> bool:
-    """Whether the likelihood falls five sds beyond the mean, away from where the chain started."""
-    away = (mean - np.asarray(start, float)) / np.maximum(sd, 1e-300)
-    beyond = mean + 5 * sd * away / max(float(np.linalg.norm(away)), 1e-300)
-    here, there = (float(value(flat, put(t, start.dtype), shard)) for t in (mean, beyond))
-    return there < here
+def _falls_beyond(flat: FlatModel, start: Theta, mean: np.ndarray, centred: np.ndarray, shard: Shard) -> bool:
+    """Whether the likelihood falls five sds beyond the mean: away from the start, and where draws are widest.
+
+    A Gaussian falls by 12.5 there. Where the likelihood is level, draws wander: such directions are among the widest.
+    """
+    sd = np.maximum(np.sqrt((centred**2).mean(0)), 1e-300)
+    away = (mean - np.asarray(start, float)) / sd
+    _, length, axes = np.linalg.svd(centred / np.sqrt(len(centred)), full_matrices=False)
+    moves = [sd * away / max(float(np.linalg.norm(away)), 1e-300), *(length[:, None] * axes)[:WIDEST]]
+
+    def at(theta: np.ndarray) -> float:
+        return float(value(flat, put(theta, start.dtype), shard))
+
+    here = at(mean)
+    least = min(0.5 + 10 * float(np.finfo(start.dtype).eps) * abs(here), 6.0)
+    sides = [(at(mean + 5 * move), at(mean - 5 * move)) for move in moves]
+    return sides[0][0] < here and all(here - max(both) > least for both in sides[1:])
 
 
 def _grows(draws: np.ndarray) -> bool:
@@ -253,7 +269,15 @@ def _flat_prior(params: Params) -> Array:
 
 
 def _local_chain(
-    flat: FlatModel, theta: Theta, shard: Shard, h: float, m: int, thin: int, steps: int, seed: int, name: str
+    flat: FlatModel,
+    theta: Theta,
+    shard: Shard,
+    h: float | Schedule,
+    m: int,
+    thin: int,
+    steps: int,
+    seed: int,
+    name: str,
 ) -> Array:
     """Run SGLD on the likelihood alone: one client, no prior, no surrogate."""
     rounds = -(-steps // (100 * thin))

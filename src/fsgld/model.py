@@ -62,13 +62,17 @@ class Model:
                 raise InputError(
                     f"init fails: {first_line(error)}; give arrays, or a function of a JAX key that returns them"
                 ) from error
-        if not jax.tree.leaves(params):
+        try:
+            leaves = jax.tree.leaves(params)
+        except ValueError as error:
+            raise InputError(f"init cannot be read: {first_line(error)}; give all keys of a dict as text") from error
+        if not sum(map(np.size, leaves)):
             raise InputError(f"init holds no parameter; got {brief(params)}, give an array or a pytree of arrays")
         return jax.tree_util.tree_map_with_path(_as_float, params)
 
     def flatten(self) -> FlatModel:
         """See the model as a function of the flat vector θ."""
-        kept: list[Any] = []
+        kept: list[Any] = []  # from within a trace, so that no program is compiled
         jax.eval_shape(lambda params: kept.append(ravel_pytree(params)[1]), self.start())
         return FlatModel(self.log_prior, self.log_likelihood, *kept)
 
@@ -141,12 +145,16 @@ def _shapes(params: Params) -> str:
 def _as_float(path: Any, leaf: Any) -> Array:
     """Turn a parameter into a floating-point array, or say why it cannot be one."""
     try:
-        array = put(leaf)
-    except (TypeError, ValueError):
+        if isinstance(leaf, int | float | np.number | np.ndarray) and not np.ma.isMaskedArray(leaf):
+            array: Any = np.asarray(leaf, float if isinstance(leaf, int) else None)  # on the host: nothing is compiled
+        else:
+            array = jnp.asarray(leaf)
+        kind: Any = float if array.dtype.kind in "biu" else jnp.promote_types(array.dtype, jnp.float32)
+        array = array.astype(kind)
+        array = put(array) if isinstance(array, np.ndarray) else array
+    except (TypeError, ValueError, OverflowError):
         name = jax.tree_util.keystr(path, simple=True, separator=".") or "it"
         raise InputError(f"init must hold numbers, but {name} is {brief(leaf)}") from None
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
         raise InputError(f"parameters must be real; init holds an array of dtype {array.dtype}")
-    if not jnp.issubdtype(array.dtype, jnp.floating):
-        return array.astype(float)
-    return array.astype(jnp.promote_types(array.dtype, jnp.float32))
+    return array

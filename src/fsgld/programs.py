@@ -26,7 +26,7 @@ OWN_PRODUCTS = QUICK | {
 
 
 def put(numbers: Any, dtype: Any = None) -> Array:
-    """Bring a copy of numbers to the device; `jnp.asarray` would compile a program for every new shape."""
+    """Bring a copy of numbers that are on the host to the device; `jnp.asarray` would compile a program a shape."""
     return jax.device_put(np.array(numbers, dtype))
 
 

@@ -14,8 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fsgld.engines import RUNAWAY
-from fsgld.errors import InputError, check_whole, is_number
+from fsgld.errors import InputError, brief, check_whole, first_line, is_number
 from fsgld.model import Params
+from fsgld.randomness import root_key
+from fsgld.rows import check_rows, read
 from fsgld.run import Record
 from fsgld.summary import Summary, statistics, thin_evidence
 
@@ -164,6 +166,9 @@ class Result:
             "round": np.broadcast_to(self.draw_rounds, shape),
             "diverging": ~np.isfinite(self.flat_draws()[1]).all(-1),
         }
+        names = [name for name, _ in self._named_leaves()]
+        if len(set(names)) < len(names) or set(names) & {"chain", "draw"}:
+            raise InputError(f"ArviZ needs parameters of different names, none of them chain or draw; got {names}")
         data = arviz.from_dict(posterior=dict(self._named_leaves()), sample_stats=stats)
         data.posterior.attrs |= {
             "clients": list(self.clients),
@@ -188,8 +193,11 @@ class Result:
         Array or pytree
             With leading axes (draws, rows); draws of chains that diverged are left out.
         """
+        arrays = read(data, "data")
+        check_rows(arrays, "data", values=False)
+        self._check_function("function(params, row)", function, (), arrays)
         rows = jax.vmap(function, in_axes=(None, 0))
-        return self._each_draw(lambda i, params: rows(params, data), draws)
+        return self._each_draw(lambda i, params: rows(params, arrays), draws)
 
     def posterior_predictive(
         self,
@@ -199,13 +207,24 @@ class Result:
         seed: int = 0,
     ) -> Any:
         """Simulate replicated rows, simulate(key, params, row), for `draws` draws × all rows."""
-        count, root = len(jax.tree.leaves(data)[0]), jax.random.key(seed)
+        arrays, root = read(data, "data"), root_key(seed)
+        count = check_rows(arrays, "data", values=False)
+        self._check_function("simulate(key, params, row)", simulate, (root,), arrays)
         rows = jax.vmap(simulate, in_axes=(0, None, 0))
 
         def one(i: Any, params: Params) -> Any:
-            return rows(jax.random.split(jax.random.fold_in(root, i), count), params, data)
+            return rows(jax.random.split(jax.random.fold_in(root, i), count), params, arrays)
 
         return self._each_draw(one, draws)
+
+    def _check_function(self, name: str, function: Callable, first: tuple, data: Any) -> None:
+        """Try a function of the user's on the shapes of one draw and one row."""
+        params, row = jax.tree.map(lambda leaf: leaf[0, 0], self.draws), jax.tree.map(lambda leaf: leaf[0], data)
+        try:
+            jax.eval_shape(function, *first, params, row)
+        except Exception as error:
+            shapes = brief(jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", {"params": params, "row": row}))
+            raise InputError(f"{name} fails for {shapes}: {first_line(error)}; write it with jax.numpy") from error
 
     def _each_draw(self, function: Callable[[Any, Params], Any], draws: int | None) -> Any:
         """Map function(index, params) over evenly spaced draws of the chains that ran to the end."""
@@ -238,7 +257,7 @@ class Result:
 
     @staticmethod
     def load(file: str | Path) -> Result:
-        """Read what `save` wrote. Parameters in custom containers come back as dicts by path."""
+        """Read what `save` wrote. Parameters in custom containers come back as ordered dicts by path."""
         try:
             with np.load(file, allow_pickle=False) as archive:
                 arrays = {name: archive[name] for name in archive.files}
@@ -275,18 +294,19 @@ def _give_structure(flat: np.ndarray, unravel: Callable[[Any], Params]) -> Param
 
 
 def _structure(tree: Any, leaf: Any) -> Any:
-    """Write the containers of a pytree as JSON; unknown containers become dicts by path."""
-    if isinstance(tree, dict) and all(isinstance(key, str) for key in tree):
+    """Write the containers of a pytree as JSON; unknown containers become ordered dicts by path."""
+    if tree is None:
+        return None
+    if isinstance(tree, dict) and all(type(key) in (str, int) for key in tree):
         kind = "ordered" if isinstance(tree, OrderedDict) else "dict"
         keys = tree if kind == "ordered" else sorted(tree)  # as JAX orders the leaves
-        return {kind: {key: _structure(tree[key], leaf) for key in keys}}
+        return {kind: [[key, _structure(tree[key], leaf)] for key in keys]}
     if type(tree) in (list, tuple):
         return {type(tree).__name__: [_structure(item, leaf) for item in tree]}
     if jax.tree_util.all_leaves([tree]):
         return next(leaf)
     paths = jax.tree_util.tree_leaves_with_path(tree)
-    return {"dict": {jax.tree_util.keystr(path, simple=True, separator="."): next(leaf)
-                     for path, _ in paths}}  # fmt: skip
+    return {"ordered": [[jax.tree_util.keystr(path, simple=True, separator="."), next(leaf)] for path, _ in paths]}
 
 
 def _rebuild(structure: Any, arrays: dict[str, np.ndarray]) -> Any:
@@ -297,7 +317,10 @@ def _rebuild(structure: Any, arrays: dict[str, np.ndarray]) -> Any:
         return None
     ((kind, content),) = structure.items()
     if kind in ("dict", "ordered"):
-        items = {key: _rebuild(value, arrays) for key, value in content.items()}
+        pairs = (
+            content.items() if isinstance(content, dict) else content
+        )  # files of versions before 0.2.2: keys are text
+        items = {key: _rebuild(value, arrays) for key, value in pairs}
         return OrderedDict(items) if kind == "ordered" else items
     parts = [_rebuild(value, arrays) for value in content]
     return parts if kind == "list" else tuple(parts)

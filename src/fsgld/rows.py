@@ -1,8 +1,8 @@
 """The clients' data x_1 … x_S, checked and put into one table.
 
-A data set is an array or a pytree of arrays (a tuple, a dict of columns) with equal first axes;
-a row is what is left without that axis. Shards are a list of data sets, one a client, or a dict
-from client name to data set. Client probabilities f_s are an argument of `fsgld.sample`.
+A data set is an array or a pytree of arrays (a tuple, a dict of columns) with equal first axes; a row is what is left
+without that axis. A data frame with names is read as a dict of its columns. Shards are a list of data sets, one a
+client, or a dict from client name to data set. Client probabilities f_s are an argument of `fsgld.sample`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from inspect import signature
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fsgld.checkpoint import digest
-from fsgld.columns import join, over_columns
-from fsgld.errors import InputError, brief
+from fsgld.columns import join, over_columns, take
+from fsgld.errors import InputError, brief, first_line
 
 Data = Any
 
@@ -37,9 +38,7 @@ class Shards:
 
     def shard(self, s: int) -> Data:
         """Give client s its own rows, and nothing else."""
-        begin = int(self.starts[s])
-        end = begin + int(self.sizes[s])
-        return over_columns(lambda column: column[begin:end], self.rows)
+        return take(self.rows, jnp.arange(self.sizes[s]) + self.starts[s])
 
     def fingerprint(self) -> str:
         """Say in one word which rows these are."""
@@ -71,9 +70,9 @@ def asked(question: Callable) -> Callable:
 def gather(shards: list[Data] | dict[str, Data] | Shards, borrow: bool = False) -> Shards:
     """Check the clients' data sets and put them into one table.
 
-    The table is a copy. Who is done with it before the user can change the data, and so returns nothing that JAX may
-    still be computing, may borrow instead: large columns that lie end to end already, as after `np.array_split`, are
-    used where they are.
+    The table is a copy. With `borrow`, large columns that lie end to end already, as after `np.array_split`, are used
+    where they are. Borrow only where every result is waited for before the user has control again: JAX may still be
+    computing when its functions return.
     """
     if isinstance(shards, Shards):
         return shards
@@ -87,7 +86,7 @@ def gather(shards: list[Data] | dict[str, Data] | Shards, borrow: bool = False) 
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise InputError(f"two clients read {twice!r}; give clients different names")
-    datasets = [jax.tree.map(np.asanyarray, data) for data in values]
+    datasets = [read(data, name) for data, name in zip(values, names, strict=True)]
     sizes = np.array([check_rows(data, name) for data, name in zip(datasets, names, strict=True)])
     for data, name in zip(datasets[1:], names[1:], strict=True):
         _check_alike(datasets[0], data, names[0], name)
@@ -103,8 +102,30 @@ def _number(count: int) -> tuple[str, ...]:
     return tuple(f"client {s}" for s in range(count))
 
 
-def check_rows(data: Data, name: str) -> int:
-    """Check one client's data set and give its number of rows."""
+def read(data: Data, name: str) -> Data:
+    """See a data set as arrays; a data frame whose columns have names as a dict of these, whatever their order."""
+
+    def arrays(leaf: Any) -> Data:
+        columns = list(leaf.columns) if hasattr(leaf, "columns") and hasattr(leaf, "to_numpy") else []
+        if columns == list(range(len(columns))):  # no names, or no data frame
+            return np.asanyarray(leaf)
+        if len(set(columns)) < len(columns):
+            raise InputError(f"{name}: a data frame has two columns of one name; got {brief(columns)}")
+        return {column: leaf[column].to_numpy() for column in columns}
+
+    try:
+        return jax.tree.map(lambda leaf: leaf, jax.tree.map(arrays, data))  # also sorts the columns of a data frame
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"{name}: the data set cannot be read ({first_line(error)}); give arrays of numbers, a tuple of them, or a"
+            " dict of columns with names as keys"
+        ) from error
+
+
+def check_rows(data: Data, name: str, values: bool = True) -> int:
+    """Check one client's data set, its values only if wanted, and give its number of rows."""
     leaves = jax.tree_util.tree_leaves_with_path(data)
     if not leaves:
         raise InputError(f"{name}: the data set holds no array; got {brief(data)}")
@@ -123,7 +144,8 @@ def check_rows(data: Data, name: str) -> int:
                 f"{where} has {len(leaf)} rows, but {name}{first} has {len(leaves[0][1])};"
                 " all columns of a client need the same number of rows"
             )
-        _check_values(leaf, where)
+        if values:
+            _check_values(leaf, where)
     if len(leaves[0][1]) == 0:
         raise InputError(f"{name} has no rows; leave it out of the shards")
     return len(leaves[0][1])
@@ -166,7 +188,7 @@ def _check_alike(one: Data, other: Data, name: str, other_name: str) -> None:
             raise InputError(
                 f"{other_name}{_column(path)} has rows of shape {b.shape[1:]} and dtype {b.dtype},"
                 f" but {name}'s have shape {a.shape[1:]} and dtype {a.dtype};"
-                " all clients need the same columns"
+                " all clients need the same columns, of one type (give numbers as floats everywhere)"
             )
 
 

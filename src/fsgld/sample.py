@@ -153,7 +153,7 @@ def sample(
     m, T, R = (int(usual if sizes[name] == "auto" else sizes[name]) for name, usual in USUAL.items())
     most = _most_rounds(R, rounds, until, max_rounds)
     check_counters(most, T, m, len(theta))
-    keep = _choose_draws(most, T, _choose_thin(thin, T, checked), burn_in, until is not None)
+    keep = _choose_draws(most, T, _choose_thin(thin, T, R, checked), burn_in, until is not None)
 
     rules = Rules(flat, replace(parts.likelihood, anchor=None), m, keep.record)
     there = None if present is None else check_present(present, most, table.names, parts.surrogates)
@@ -240,12 +240,12 @@ def _most_rounds(R: int, rounds: int | str, until: Converged | None, max_rounds:
     return 20 * R if rounds == "auto" else R
 
 
-def _choose_thin(thin: int | None, local_steps: int, checked: Preflight | None) -> int:
-    """Keep the last step of a visit by default, or of as many visits as make half a unit of time."""
+def _choose_thin(thin: int | None, local_steps: int, rounds: int, checked: Preflight | None) -> int:
+    """Keep the last step of a visit by default, or of as many as make half a unit of time, but 16 draws a run."""
     if thin is not None:
         return int(thin)
     visit = checked.step_size * local_steps if checked else 1.0
-    return local_steps * max(1, int(0.5 / visit))
+    return local_steps * max(1, min(int(0.5 / visit), rounds // 16))
 
 
 def _choose_draws(rounds: int, local_steps: int, thin: int, burn_in: int | float, open_end: bool) -> Keep:
@@ -281,7 +281,10 @@ def _starts(
         factor = np.linalg.cholesky(parts.approximation.covariance_float64())
         xi = np.stack([np.asarray(jax.random.normal(key, theta.shape)) for key in keys])
         return put(np.asarray(parts.centre) + xi @ factor.T, theta.dtype)
-    starts = put([ravel(model.start(key)) for key in keys])
+    each = [ravel(model.start(key)) for key in keys]
+    if any(start.shape != theta.shape for start in each):
+        raise InputError("init gives parameters of other shapes for another key; they must not depend on it")
+    starts = put(each)
     for c, start in enumerate(starts):
         check_finite_at(flat, start, table, f"the start of chain {c} (init)")
     return starts

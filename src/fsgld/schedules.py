@@ -91,5 +91,5 @@ def _positive(**numbers: float) -> Constants:
     for name, value in numbers.items():
         if not is_number(value) or not value > 0:
             raise InputError(f"{name} must be a positive finite number; got {brief(value)}")
-    counts = ("period", "steps")  # whole numbers stay exact
+    counts = ("period", "steps")  # whole numbers stay exact, and take the type of t
     return {name: jnp.asarray(value) if name in counts else put(value, float) for name, value in numbers.items()}

@@ -8,8 +8,8 @@ from __future__ import annotations
 import jax
 import numpy as np
 
-from fsgld.errors import InputError, brief, check_whole, is_number
-from fsgld.rows import Data, check_rows
+from fsgld.errors import InputError, brief, check_whole, first_line, is_number
+from fsgld.rows import Data, check_rows, read
 
 
 def iid(data: Data, clients: int, seed: int = 0) -> list[Data]:
@@ -46,7 +46,10 @@ def beta(
 
     All shards have `size` rows, by default the most that the data allow; rows are used once.
     """
-    positive = np.asarray(_labels(labels, _clients(data, clients))) > 0
+    labels = _labels(labels, _clients(data, clients))
+    if labels.dtype.kind not in "biuf":
+        raise InputError(f"beta needs labels that are numbers, positive or not; got values of type {labels.dtype}")
+    positive = labels > 0
     if positive.all() or not positive.any():
         raise InputError(f"beta needs labels of both kinds; got {positive.sum()} positive and {(~positive).sum()} not")
     for name, value in (("a", a), ("b", b)):
@@ -96,7 +99,7 @@ def dirichlet(data: Data, labels: np.ndarray, clients: int, concentration: float
 
 def _clients(data: Data, clients: int) -> int:
     """Check the data set to be split and the number of clients; give the number of rows."""
-    n = check_rows(jax.tree.map(np.asanyarray, data), "the data set")
+    n = check_rows(read(data, "the data set"), "the data set")
     whole = isinstance(clients, int | np.integer) and not isinstance(clients, bool)
     if not whole or not 1 <= clients <= n:
         raise InputError(f"clients must be a whole number from 1 to {n} (rows); got {brief(clients)}")
@@ -107,7 +110,15 @@ def _labels(labels: np.ndarray, n: int, what: str = "labels") -> np.ndarray:
     """Check that there is one label a row."""
     if np.shape(labels) != (n,):
         raise InputError(f"{what} must hold one value for each of {n} rows; got shape {np.shape(labels)}")
-    return np.asarray(labels)
+    array = np.asarray(labels)
+    try:
+        missing = bool((array != array).any())  # NaN
+        np.sort(array)
+    except TypeError as error:
+        raise InputError(f"{what} must be of one kind, all numbers or all text; {first_line(error)}") from error
+    if missing:
+        raise InputError(f"{what} must not be missing; row {int(np.argmax(array != array))} has none")
+    return array
 
 
 def _rng(seed: int) -> np.random.Generator:
@@ -118,7 +129,8 @@ def _rng(seed: int) -> np.random.Generator:
 
 def _deal(data: Data, parts: list[np.ndarray]) -> list[Data]:
     """Take the rows of every part."""
-    return [jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i], data) for i in parts]
+    arrays = read(data, "the data set")
+    return [jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i], arrays) for i in parts]
 
 
 def _cut(pool: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:

@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from fsgld.errors import InputError
+from fsgld.programs import put
 
 
 @jax.tree_util.register_dataclass
@@ -51,21 +52,21 @@ class Gaussian:
     @staticmethod
     def from_precision(mean: Array, precision: Array) -> Gaussian:
         """Build from a mean and a precision (a matrix, or a vector for a diagonal one)."""
-        mean, precision = jnp.asarray(mean), jnp.asarray(precision)
+        mean, precision = _floats(mean), _floats(precision)
         _check_shapes("precision", mean, precision)
         return Gaussian(_apply(precision, mean), precision)
 
     @staticmethod
     def from_moments(mean: Array, covariance: Array | np.ndarray) -> Gaussian:
         """Build from a mean and a positive definite covariance (a matrix, or variances)."""
-        covariance = np.asarray(covariance, float)
+        mean, covariance = _floats(mean), np.asarray(covariance, float)
         _check_shapes("covariance", mean, covariance)
         if covariance.ndim == 1:
             if not np.all(covariance > 0):
                 raise InputError(f"variances must be positive; the smallest given is {covariance.min():g}")
             return Gaussian.from_precision(mean, jnp.asarray(1.0 / covariance))
         precision = _inverse(covariance, "the covariance given to Gaussian.from_moments")
-        return Gaussian.from_precision(mean, jnp.asarray(precision, jnp.asarray(mean).dtype))
+        return Gaussian.from_precision(mean, jnp.asarray(precision, mean.dtype))
 
     @staticmethod
     def flat(d: int) -> Gaussian:
@@ -75,8 +76,13 @@ class Gaussian:
     @staticmethod
     def stack(surrogates: Sequence[Gaussian]) -> Gaussian:
         """Put surrogates, one a client, into one value with a leading client axis."""
+        if not surrogates:
+            raise InputError("there is no surrogate to stack; give one a client")
         kind = max((q.kind for q in surrogates), key=_KINDS.index)
-        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(q.to(kind) for q in surrogates))
+        alike = [q.to(kind) for q in surrogates]
+        for q in alike:
+            _check_size(alike[0], q)
+        return jax.tree.map(_stack, *alike)
 
     @property
     def kind(self) -> str:
@@ -103,13 +109,13 @@ class Gaussian:
         shift = np.asarray(self.shift, float)
         diagonal = np.asarray(self.precision, float) if self.kind == "diagonal" else np.zeros(1)
         if shift.ndim == 1 and (diagonal > 0).all():  # no matrix is needed
-            return jnp.asarray(shift / diagonal, self.shift.dtype)
-        return jnp.asarray(self.covariance_float64() @ shift, self.shift.dtype)
+            return jnp.asarray(shift / diagonal, _floats(self.shift).dtype)
+        return jnp.asarray(self.covariance_float64() @ shift, _floats(self.shift).dtype)
 
     @property
     def covariance(self) -> Float[Array, "d d"]:
         """The covariance Λ⁻¹ as a matrix; an error in words if Λ is not positive definite."""
-        return jnp.asarray(self.covariance_float64()).astype(self.shift.dtype)
+        return jnp.asarray(self.covariance_float64()).astype(_floats(self.shift).dtype)
 
     def covariance_float64(self) -> np.ndarray:
         """Invert the precision on the host in double precision."""
@@ -140,6 +146,8 @@ class Gaussian:
 
     def total(self) -> Gaussian:
         """Multiply the surrogates of a stack: q = Π_s q_s."""
+        if self.shift.ndim == 1:
+            raise InputError("this surrogate is one client's; total() is for a stack (Gaussian.stack)")
         return jax.tree.map(lambda leaf: leaf.sum(0), self)
 
     def __len__(self) -> int:
@@ -155,16 +163,19 @@ class Gaussian:
         return jax.tree.map(lambda leaf: leaf[s], self)
 
     def __add__(self, other: Gaussian) -> Gaussian:
+        if not isinstance(other, Gaussian):
+            return NotImplemented
+        _check_size(self, other)
         kind = max(self.kind, other.kind, key=_KINDS.index)
         return jax.tree.map(jnp.add, self.to(kind), other.to(kind))
 
     def __mul__(self, power: float | Array) -> Gaussian:
-        return jax.tree.map(lambda leaf: leaf * power, self)
+        return jax.tree.map(lambda leaf: leaf * _one_number(power), self)
 
     __rmul__ = __mul__
 
     def __truediv__(self, power: float | Array) -> Gaussian:
-        return jax.tree.map(lambda leaf: leaf / power, self)
+        return jax.tree.map(lambda leaf: leaf / _one_number(power), self)
 
     def __neg__(self) -> Gaussian:
         return self * -1.0
@@ -174,6 +185,36 @@ class Gaussian:
 
 
 _KINDS = ("linear", "diagonal", "dense")
+
+
+def _floats(numbers: Any) -> Array:
+    """Make an array of floating-point numbers; whole ones would be cut off later."""
+    array = jnp.asarray(numbers)
+    return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(float)
+
+
+def _stack(*leaves: Any) -> Array:
+    """Put arrays into one on the host; inside of a program, where they have no values yet, as JAX does it."""
+    try:
+        return put(np.stack([np.asarray(leaf) for leaf in leaves]))
+    except jax.errors.TracerArrayConversionError:
+        return jnp.stack(leaves)
+
+
+def _check_size(one: Gaussian, other: Gaussian) -> None:
+    """Check that two surrogates are of the same parameters and, if both are stacks, of the same clients."""
+    shapes = one.shift.shape, other.shift.shape
+    alike = shapes[0] == shapes[1] if len(shapes[0]) == len(shapes[1]) else shapes[0][-1:] == shapes[1][-1:]
+    if not alike:
+        raise InputError(f"surrogates of shapes {shapes[0]} and {shapes[1]} do not go together")
+
+
+def _one_number(power: Any) -> Any:
+    """Check a power: one number, of a single client, or of a program that is being mapped over clients."""
+    if isinstance(power, Gaussian) or np.ndim(power) != 0:
+        given = "a surrogate" if isinstance(power, Gaussian) else f"{np.ndim(power)} axes"
+        raise InputError(f"a surrogate is multiplied or divided by one number; got {given}. Use jax.vmap for a stack")
+    return power
 
 
 def _apply(precision: Array | None, theta: Array) -> Array:

@@ -17,17 +17,17 @@ from jaxtyping import Array, Float, Int, Key
 from numpy.typing import ArrayLike
 
 from fsgld.algorithm import Rules, client_update
-from fsgld.checks import check_model, check_probs, stack_surrogates
+from fsgld.checks import check_alpha, check_kind, check_model, check_probs, stack_surrogates
 from fsgld.derivatives import BLOCK, Shard, all_clients, prior_taylor, sum_over_rows
 from fsgld.dynamics import Dynamics
 from fsgld.engines import Federation, everyone
-from fsgld.errors import InputError, check_whole
+from fsgld.errors import InputError, check_whole, is_number
 from fsgld.likelihood import Likelihood, plain
 from fsgld.model import FlatModel, Model, Params, Row, Theta, ravel
 from fsgld.parts import choose_anchor, make_memos
 from fsgld.randomness import numbers, root_key, round_keys
 from fsgld.refresh import Table
-from fsgld.rows import Data, Shards, gather
+from fsgld.rows import Data, gather
 from fsgld.schedules import constant
 from fsgld.surrogates import Gaussian
 
@@ -56,12 +56,15 @@ def gradient_variance(
         then has relative standard error √((κ − 1)/draws), where κ is the kurtosis of that component of the
         estimate: 1.4 % by default if κ = 3, as for a normal law.
     """
+    check_kind("model", model)
+    check_kind("likelihood", likelihood)
+    check_alpha(alpha)
     check_whole(1, batch_size=batch_size)
     check_whole(2, draws=draws)
     points, table = _points(model, theta_params), gather(shards)
     if len(points) != 1 or method not in ("exact", "monte_carlo"):
         raise InputError(f'give one θ and method "exact" or "monte_carlo"; got {len(points)} θ and {method!r}')
-    theta, init, f = points[0], ravel(model.start()), check_probs(probs, len(table))
+    theta, init, f = points[0], ravel(model.start()), check_probs(probs, len(table), table.names)
     flat = check_model(model, theta, table)
     stack = stack_surrogates(surrogates, table.names, theta)
     around = None if stack.kind == "linear" else prior_taylor(flat, init, stack.kind) + stack.total()
@@ -88,7 +91,7 @@ def gamma_squared(model: Model, shards: Clients, points: Params) -> PerClient:
 
     Points are an array (P, d) of flat vectors (see `grid`), or parameters with leading axes (`Result.draws`).
     """
-    return _worst_case(model, gather(shards), None, points, average=False)
+    return _worst_case(model, shards, None, points, average=False)
 
 
 def epsilon_squared(model: Model, shards: Clients, surrogates: Sequence[Gaussian], points: Params) -> PerClient:
@@ -97,7 +100,7 @@ def epsilon_squared(model: Model, shards: Clients, surrogates: Sequence[Gaussian
     At one θ this is tr Cov_{i∈s}(∇log p(x_i | θ)) + ‖∇log p(x_s | θ) − ∇log q_s(θ)‖²/N_s², of which only
     the second part depends on q_s (Remark 3). Points as for `gamma_squared`.
     """
-    return _worst_case(model, gather(shards), surrogates, points, average=True)
+    return _worst_case(model, shards, surrogates, points, average=True)
 
 
 def bound(
@@ -117,7 +120,7 @@ def bound(
     """
     check_whole(1, batch_size=batch_size, steps=steps)
     c, N = _per_client(constants=constants, sizes=sizes)
-    if not (0 < step_size < np.inf and 0 < C < np.inf):
+    if not all(is_number(x) and x > 0 for x in (step_size, C)):
         raise InputError(f"step_size and C must be positive finite numbers; got {step_size!r} and {C!r}")
     variance = float(np.sum(N**2 / check_probs(probs, len(c)) * c)) / batch_size
     return C * (variance / steps + 1 / (step_size * steps) + step_size**2)
@@ -137,8 +140,11 @@ def best_probs(epsilon_squared: ArrayLike, sizes: ArrayLike) -> PerClient:
 def grid(low: ArrayLike, high: ArrayLike, n: int) -> Float[np.ndarray, "points d"]:
     """Give the n**d points of a regular grid from `low` to `high`, d numbers each; the ends are included."""
     check_whole(2, n=n)
-    a, b = np.broadcast_arrays(np.atleast_1d(np.asarray(low, float)), np.asarray(high, float))
-    if a.ndim != 1 or not (np.isfinite(b - a) & (a < b)).all() or n > 10 ** (7 / a.size):
+    try:
+        a, b = np.broadcast_arrays(np.atleast_1d(np.asarray(low, float)), np.asarray(high, float))
+    except ValueError as error:
+        raise InputError(f"give low and high with d numbers each; got {low!r} and {high!r}") from error
+    if a.ndim != 1 or not a.size or not (np.isfinite(b - a) & (a < b)).all() or n > 10 ** (7 / a.size):
         raise InputError(f"give low < high, d numbers each, and n**d <= 10**7; got {low!r}, {high!r} and n = {n}")
     return np.stack(np.meshgrid(*np.linspace(a, b, n).T, indexing="ij"), axis=-1).reshape(-1, a.size)
 
@@ -184,9 +190,10 @@ def _estimates(rules: Rules, federation: Federation, theta: Theta, root: Key[Arr
     return jax.lax.map(estimate, jnp.arange(draws), batch_size=BLOCK)
 
 
-def _worst_case(model: Model, table: Shards, surrogates: Any, points: Params, average: bool) -> PerClient:
+def _worst_case(model: Model, shards: Clients, surrogates: Any, points: Params, average: bool) -> PerClient:
     """Check what was given, go through the points, and name the client if a gradient is not finite."""
-    thetas = _points(model, points)
+    check_kind("model", model)
+    table, thetas = gather(shards), _points(model, points)
     stack, sizes = stack_surrogates(surrogates, table.names, thetas[0]), jnp.asarray(table.sizes)
     worst = np.asarray(_largest(check_model(model, thetas[0], table), average, thetas, table.rows, sizes, stack), float)
     if not np.isfinite(worst).all():
@@ -237,6 +244,8 @@ def _points(model: Model, points: Params) -> Float[Array, "P d"]:
 def _per_client(**given: ArrayLike) -> list[PerClient]:
     """Check that arguments hold one finite number of at least 0 for each client."""
     arrays = [np.asarray(value, float) for value in given.values()]
+    if not arrays[0].size:
+        raise InputError(f"{' and '.join(given)} must hold one number a client; got none")
     for name, value in zip(given, arrays, strict=True):
         if value.shape != (arrays[0].size,) or not (np.isfinite(value) & (value >= 0)).all():
             raise InputError(f"{name} must hold {arrays[0].size} finite numbers >= 0, one a client; got {value}")
