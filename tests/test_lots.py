@@ -6,9 +6,9 @@ import pytest
 
 import fsgld
 from fsgld.algorithm import Client, draw_rows
-from fsgld.checks import check_model
 from fsgld.dynamics import whitened
 from fsgld.lots import LOTS_A_ROW, by_leverage, row_lengths
+from fsgld.model_checks import check_model
 from fsgld.parts import choose_parts
 from fsgld.probes import noise_all
 from fsgld.rows import gather

@@ -9,9 +9,9 @@ from numpy.polynomial.hermite_e import hermegauss
 
 import fsgld
 from fsgld import newton
-from fsgld.checks import check_model
 from fsgld.dynamics import whitened
 from fsgld.measure import disagreement, measure
+from fsgld.model_checks import check_model
 from fsgld.parts import choose_parts, with_mode
 from fsgld.rows import gather
 from problems import regression

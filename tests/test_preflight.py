@@ -12,8 +12,8 @@ from jax.flatten_util import ravel_pytree
 
 import fsgld
 from fsgld import theory
-from fsgld.checks import check_model
 from fsgld.measure import check_langevin
+from fsgld.model_checks import check_model
 from fsgld.parts import choose_parts
 from fsgld.preflight import NOISE, TRAVEL
 from fsgld.probes import directions, extreme_eigenvalues, lanczos

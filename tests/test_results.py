@@ -200,11 +200,12 @@ def test_parameters_keep_their_order_in_a_file(result, tmp_path):
 
 
 def test_files_of_earlier_versions_are_read(result, tmp_path):
-    """Before 0.2.2 keys were written as those of JSON objects."""
+    """In format 1 keys were written as those of JSON objects."""
     result.save(tmp_path / "new.npz")
     with np.load(tmp_path / "new.npz") as archive:
         arrays = dict(archive)
     meta = json.loads(str(arrays.pop("meta")))
+    meta["format"] = "fsgld result 1"
     meta["structure"] = {"dict": {"b": {"ordered": {"z": 0}}}}
     np.savez(tmp_path / "old.npz", meta=np.array(json.dumps(meta)), **arrays)
     draws = fsgld.Result.load(tmp_path / "old.npz").draws

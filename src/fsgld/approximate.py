@@ -11,11 +11,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from fsgld import newton
-from fsgld.checks import check_auto, check_finite_at, check_kind, check_model
+from fsgld.checks import check_auto, check_kind
 from fsgld.derivatives import Shard, prior_taylor, sum_over_rows
 from fsgld.diagnostics import pareto_k
 from fsgld.errors import check_whole
 from fsgld.model import FlatModel, Model, Params, Row, Theta, leaf_names, ravel
+from fsgld.model_checks import check_finite_at, check_model
 from fsgld.programs import put
 from fsgld.randomness import root_key
 from fsgld.rows import Data, Shards, gather

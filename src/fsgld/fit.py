@@ -18,13 +18,14 @@ from jaxtyping import Array
 
 from fsgld import engines
 from fsgld.algorithm import Rules
-from fsgld.checks import check_kind, check_model
+from fsgld.checks import check_kind
 from fsgld.derivatives import Shard, curvature, gradient, largest_curvature, taylor, value
 from fsgld.dynamics import langevin
 from fsgld.engines.compiled import advance
 from fsgld.errors import InputError, brief, check_whole, first_line
 from fsgld.likelihood import plain
 from fsgld.model import FlatModel, Model, Params, Theta, as_theta, ravel
+from fsgld.model_checks import check_model
 from fsgld.newton import find_mode
 from fsgld.programs import put
 from fsgld.randomness import root_key
@@ -184,9 +185,10 @@ def from_draws(
     chain = _local_chain(flat, theta, shard, h, batch_size, thin, burn_in + draws * thin, seed, name)
     kept = np.asarray(chain[-draws:], float)
     if not np.isfinite(kept).all() or (check and _grows(kept)):
+        words = h if isinstance(h, Schedule) else f"{h:.3g}"
         raise InputError(
-            f"local SGLD with step size {h if isinstance(h, Schedule) else f'{h:.3g}'} diverged on these {shard.size} rows (or their"
-            " likelihood has no mode); give a smaller step_size, or use fsgld.anchored"
+            f"local SGLD with step size {words} diverged on these {shard.size} rows (or their likelihood has no mode);"
+            " give a smaller step_size, or use fsgld.anchored"
         )
     mean, centred = kept.mean(0), kept - kept.mean(0)
     covariance = (centred**2).mean(0) if diagonal else centred.T @ centred / (len(kept) - 1)

@@ -8,12 +8,13 @@ import jax
 import numpy as np
 
 from fsgld import newton
-from fsgld.checks import check_auto, check_dynamics, check_finite_at, check_probs, check_size, stack_surrogates
+from fsgld.checks import check_auto, check_dynamics, check_probs, check_size, stack_surrogates
 from fsgld.derivatives import all_clients, prior_taylor
 from fsgld.dynamics import Dynamics, whitened
 from fsgld.errors import InputError
 from fsgld.likelihood import Likelihood, Memo, control_variate, plain
 from fsgld.model import FlatModel, Model, Theta, as_theta
+from fsgld.model_checks import check_finite_at
 from fsgld.rows import Shards
 from fsgld.surrogates import Gaussian
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from fsgld.algorithm import Lots
-from fsgld.checks import check_finite_at, check_given, check_kind, check_mini_batches, check_model
+from fsgld.checks import check_given, check_kind, check_mini_batches
 from fsgld.dynamics import whitened
 from fsgld.errors import check_whole
 from fsgld.likelihood import Likelihood
@@ -34,6 +34,7 @@ from fsgld.measure import (
     takes_differences,
 )
 from fsgld.model import FlatModel, Model, ravel
+from fsgld.model_checks import check_finite_at, check_model
 from fsgld.newton import match_moments
 from fsgld.parts import Parts, choose_parts, with_mode
 from fsgld.programs import put

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,11 @@ from fsgld.model import Params
 from fsgld.randomness import root_key
 from fsgld.rows import check_rows, read
 from fsgld.run import Record
+from fsgld.structure import read_structure, write_structure
 from fsgld.summary import Summary, statistics, thin_evidence
+
+
+FORMATS = ("fsgld result 1", "fsgld result 2")
 
 
 class Status(NamedTuple):
@@ -244,7 +247,7 @@ class Result:
         """Write an .npz archive (arrays and JSON, no pickle) that `Result.load` reads."""
         leaves, _ = jax.tree.flatten(self.draws)
         meta = {
-            "format": "fsgld result 1", "structure": _structure(self.draws, iter(range(len(leaves)))),
+            "format": FORMATS[-1], "structure": write_structure(self.draws, iter(range(len(leaves)))),
             "clients": self.clients, "status": self.status, "settings": self.settings,
             "timings": self.timings,
         }  # fmt: skip
@@ -262,10 +265,10 @@ class Result:
             with np.load(file, allow_pickle=False) as archive:
                 arrays = {name: archive[name] for name in archive.files}
             meta = json.loads(str(arrays["meta"]))
-            if meta["format"] != "fsgld result 1":
+            if meta["format"] not in FORMATS:
                 raise ValueError(meta["format"])
             return Result(
-                _rebuild(meta["structure"], arrays), arrays["draw_rounds"], arrays["visited"],
+                read_structure(meta["structure"], arrays), arrays["draw_rounds"], arrays["visited"],
                 tuple(meta["clients"]), tuple(Status(*s) for s in meta["status"]), meta["settings"],
                 meta["timings"],
             )  # fmt: skip
@@ -291,36 +294,3 @@ def _give_structure(flat: np.ndarray, unravel: Callable[[Any], Params]) -> Param
     cut = [part.reshape(*part.shape[:2], *leaf.shape).astype(leaf.dtype)
            for part, leaf in zip(parts, leaves, strict=True)]  # fmt: skip
     return jax.tree.unflatten(structure, cut)
-
-
-def _structure(tree: Any, leaf: Any) -> Any:
-    """Write the containers of a pytree as JSON; unknown containers become ordered dicts by path."""
-    if tree is None:
-        return None
-    if isinstance(tree, dict) and all(type(key) in (str, int) for key in tree):
-        kind = "ordered" if isinstance(tree, OrderedDict) else "dict"
-        keys = tree if kind == "ordered" else sorted(tree)  # as JAX orders the leaves
-        return {kind: [[key, _structure(tree[key], leaf)] for key in keys]}
-    if type(tree) in (list, tuple):
-        return {type(tree).__name__: [_structure(item, leaf) for item in tree]}
-    if jax.tree_util.all_leaves([tree]):
-        return next(leaf)
-    paths = jax.tree_util.tree_leaves_with_path(tree)
-    return {"ordered": [[jax.tree_util.keystr(path, simple=True, separator="."), next(leaf)] for path, _ in paths]}
-
-
-def _rebuild(structure: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """Put arrays back into the containers that `_structure` wrote."""
-    if isinstance(structure, int):
-        return arrays[f"draws_{structure}"]
-    if structure is None:
-        return None
-    ((kind, content),) = structure.items()
-    if kind in ("dict", "ordered"):
-        pairs = (
-            content.items() if isinstance(content, dict) else content
-        )  # files of versions before 0.2.2: keys are text
-        items = {key: _rebuild(value, arrays) for key, value in pairs}
-        return OrderedDict(items) if kind == "ordered" else items
-    parts = [_rebuild(value, arrays) for value in content]
-    return parts if kind == "list" else tuple(parts)

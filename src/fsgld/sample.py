@@ -17,15 +17,7 @@ import numpy as np
 from fsgld import __version__, randomness
 from fsgld.algorithm import Rules
 from fsgld.checkpoint import Checkpoint, digest
-from fsgld.checks import (
-    check_burn_in,
-    check_counters,
-    check_finite_at,
-    check_model,
-    check_present,
-    check_settings,
-    check_start,
-)
+from fsgld.checks import check_burn_in, check_counters, check_present, check_settings
 from fsgld.derivatives import Shard
 from fsgld.diagnostics import Converged
 from fsgld.dynamics import Dynamics, whitened
@@ -34,6 +26,7 @@ from fsgld.errors import InputError
 from fsgld.likelihood import Likelihood
 from fsgld.measure import check_langevin
 from fsgld.model import FlatModel, Model, Params, Theta, ravel
+from fsgld.model_checks import check_finite_at, check_model, check_start
 from fsgld.parts import Parts, choose_parts, make_memos
 from fsgld.preflight import Preflight, look
 from fsgld.programs import OWN_PRODUCTS, may_set, put

@@ -17,13 +17,14 @@ from jaxtyping import Array, Float, Int, Key
 from numpy.typing import ArrayLike
 
 from fsgld.algorithm import Rules, client_update
-from fsgld.checks import check_alpha, check_kind, check_model, check_probs, stack_surrogates
+from fsgld.checks import check_alpha, check_kind, check_probs, stack_surrogates
 from fsgld.derivatives import BLOCK, Shard, all_clients, prior_taylor, sum_over_rows
 from fsgld.dynamics import Dynamics
 from fsgld.engines import Federation, everyone
 from fsgld.errors import InputError, check_whole, is_number
 from fsgld.likelihood import Likelihood, plain
 from fsgld.model import FlatModel, Model, Params, Row, Theta, ravel
+from fsgld.model_checks import check_model
 from fsgld.parts import choose_anchor, make_memos
 from fsgld.randomness import numbers, root_key, round_keys
 from fsgld.refresh import Table

@@ -5,12 +5,12 @@ from __future__ import annotations
 from inspect import signature
 from typing import Any
 
-from fsgld.checks import check_finite_at, check_model
 from fsgld.derivatives import all_clients
 from fsgld.diagnostics import Converged
 from fsgld.engines.flare.visit import CONSTANTS, DYNAMICS, LIKELIHOODS, SCHEDULES
 from fsgld.errors import InputError, brief
 from fsgld.model import Model, ravel
+from fsgld.model_checks import check_finite_at, check_model
 from fsgld.rows import Shards
 from fsgld.schedules import Schedule, as_schedule
 from fsgld.study import Study

@@ -26,13 +26,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from fsgld import __version__, derivatives, measure, probes
-from fsgld.checks import check_model
 from fsgld.engines.flare import messages, visit
 from fsgld.engines.flare.disk import write_json, write_whole
 from fsgld.engines.flare.messages import Message, MessageError
 from fsgld.engines.flare.visit import Place, Refusal, Setup
 from fsgld.errors import InputError, check_whole
 from fsgld.model import ravel
+from fsgld.model_checks import check_model
 from fsgld.rows import Data, gather
 from fsgld.study import Study
 
