@@ -21,7 +21,6 @@ from fsgld.run import Record
 from fsgld.structure import read_structure, write_structure
 from fsgld.summary import Summary, statistics, thin_evidence
 
-
 FORMATS = ("fsgld result 1", "fsgld result 2")
 
 
