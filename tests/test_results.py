@@ -191,7 +191,7 @@ def test_a_chain_that_runs_away_has_diverged_before_it_overflows():
 
 
 def test_parameters_keep_their_order_in_a_file(result, tmp_path):
-    draws = Pair(two=np.zeros((1, 2)), one=np.ones((1, 2)))._replace()
+    draws = Pair(one=np.ones((1, 2)), two=np.zeros((1, 2)))
     one = fsgld.Result(draws, np.arange(2), result.visited[:1], result.clients, result.status[:1], {}, {})
     one.save(tmp_path / "r.npz")
     names, values = fsgld.Result.load(tmp_path / "r.npz").flat_draws()

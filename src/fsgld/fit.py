@@ -271,16 +271,9 @@ def _flat_prior(params: Params) -> Array:
 
 
 def _local_chain(
-    flat: FlatModel,
-    theta: Theta,
-    shard: Shard,
-    h: float | Schedule,
-    m: int,
-    thin: int,
-    steps: int,
-    seed: int,
+    flat: FlatModel, theta: Theta, shard: Shard, h: float | Schedule, m: int, thin: int, steps: int, seed: int,
     name: str,
-) -> Array:
+) -> Array:  # fmt: skip
     """Run SGLD on the likelihood alone: one client, no prior, no surrogate."""
     rounds = -(-steps // (100 * thin))
     rules = Rules(flat._replace(prior=_flat_prior), plain, m, thin)

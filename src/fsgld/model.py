@@ -136,6 +136,11 @@ def leaf_names(params: Params) -> list[str]:
     return names
 
 
+def describe(tree: Any) -> str:
+    """Say in one line what arrays a function is given: types and shapes."""
+    return brief(jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", tree), 120)
+
+
 def _shapes(params: Params) -> str:
     """Describe parameters in one line: shapes of arrays, and what is no array."""
     shape: Any = lambda leaf: f"array{list(leaf.shape)}" if hasattr(leaf, "shape") else leaf  # noqa: E731

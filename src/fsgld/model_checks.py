@@ -16,7 +16,7 @@ from fsgld.checkpoint import digest
 from fsgld.columns import blank_row
 from fsgld.derivatives import all_clients
 from fsgld.errors import InputError, brief, first_line
-from fsgld.model import FlatModel, Model, Theta, as_theta
+from fsgld.model import FlatModel, Model, Theta, as_theta, describe
 from fsgld.programs import quick
 from fsgld.rows import Shards
 
@@ -24,13 +24,11 @@ from fsgld.rows import Shards
 def check_model(model: Model, theta: Theta, table: Shards) -> FlatModel:
     """Check that prior and likelihood give real scalars for one row; flatten, with a fingerprint of both."""
     flat = model.flatten()
-    row = blank_row(table.rows)
-    shapes = brief(jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", row), 120)
-    params = jax.eval_shape(flat.unravel, theta)
-    given = brief(jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", params), 120)
+    row, params = blank_row(table.rows), jax.eval_shape(flat.unravel, theta)
+    given = f"params {describe(params)},"
     calls: list[tuple[str, Callable[..., Any], tuple]] = [
-        (f"log_prior(params), params {given},", model.log_prior, ()),
-        (f"log_likelihood(params, row), params {given}, one row {shapes},", model.log_likelihood, (row,)),
+        (f"log_prior(params), {given}", model.log_prior, ()),
+        (f"log_likelihood(params, row), {given} one row {describe(row)},", model.log_likelihood, (row,)),
     ]
     programs = [_trace(name, function, params, *arguments) for name, function, arguments in calls]
     return flat._replace(fingerprint=digest(programs))

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fsgld.engines import RUNAWAY
-from fsgld.errors import InputError, brief, check_whole, first_line, is_number
-from fsgld.model import Params
+from fsgld.errors import InputError, check_whole, first_line, is_number
+from fsgld.model import Params, describe
 from fsgld.randomness import root_key
 from fsgld.rows import check_rows, read
 from fsgld.run import Record
@@ -225,8 +225,8 @@ class Result:
         try:
             jax.eval_shape(function, *first, params, row)
         except Exception as error:
-            shapes = brief(jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", {"params": params, "row": row}))
-            raise InputError(f"{name} fails for {shapes}: {first_line(error)}; write it with jax.numpy") from error
+            given = f"params {describe(params)} and one row {describe(row)}"
+            raise InputError(f"{name} fails for {given}: {first_line(error)}; write it with jax.numpy") from error
 
     def _each_draw(self, function: Callable[[Any, Params], Any], draws: int | None) -> Any:
         """Map function(index, params) over evenly spaced draws of the chains that ran to the end."""

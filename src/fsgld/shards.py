@@ -113,7 +113,7 @@ def _labels(labels: np.ndarray, n: int, what: str = "labels") -> np.ndarray:
     array = np.asarray(labels)
     try:
         missing = bool((array != array).any())  # NaN
-        np.sort(array)
+        np.sort(array)  # fails for numbers beside text
     except TypeError as error:
         raise InputError(f"{what} must be of one kind, all numbers or all text; {first_line(error)}") from error
     if missing:
